@@ -64,7 +64,8 @@ void add_grid(CLI::App& app, int& exit_code) {
   constexpr std::size_t kMostRanks = 4096;
   constexpr std::size_t kMostSamples = 100'000;
   add("--ranks", step.ranks, kMostRanks, "How many ranks there are")->required();
-  grid.add_option("--model", options->model, "resnet50, edsr, mlp:WIDTH,WIDTH,... or a file")
+  grid.add_option("--model", options->model,
+                  "resnet18, resnet50, edsr, edsr-full, mlp:WIDTH,WIDTH,... or a file")
       ->required();
   add("--ranks-per-host", step.ranks_per_host, kMostRanks, "Neighbours that share a link");
   add("--batch", step.batch, kMostSamples,

@@ -16,11 +16,6 @@ namespace {
 /// A backend runs larger allreduces in calls of so many bytes a rank (docs/networks.md).
 constexpr std::uint64_t kShare = std::uint64_t{512} << 10;
 
-/// Returns the elements of the largest of `parts`.
-std::uint64_t part_of(std::uint64_t total, std::size_t parts) {
-  return EvenParts(total, parts).count(0);
-}
-
 class Prediction {
  public:
   Prediction(const TrainingStep& step, const Division& division)
@@ -58,8 +53,8 @@ class Prediction {
   std::uint64_t add(const Layer& layer, std::size_t stage, bool is_first, bool is_turned) {
     const Axis in = is_turned ? kColumns : kRows;
     const Axis out = is_turned ? kRows : kColumns;
-    const std::uint64_t inputs = part_of(layer.inputs, sizes_[in]);
-    const std::uint64_t outputs = part_of(layer.outputs, sizes_[out]);
+    const std::uint64_t inputs = EvenParts(layer.inputs, sizes_[in]).count(0);
+    const std::uint64_t outputs = EvenParts(layer.outputs, sizes_[out]).count(0);
     const std::uint64_t samples = step_.batch / sizes_[kData] / micro_batches_;
     const std::uint64_t read = samples * layer.places_in * inputs;
     const std::uint64_t written = samples * layer.places_out * outputs;
@@ -68,7 +63,11 @@ class Prediction {
     const bool reads_data = is_first && stage == 0;
     if (!reads_data) backward_[stage] += allreduce(stage, out, read, micro_batches_, tensor);
     if (is_first && stage > 0) {
-      const double seconds = exchange(stage, read * sizeof(float));
+      const std::uint64_t bytes = read * sizeof(float);
+      volume_.stages[stage - 1].pipeline += micro_batches_ * bytes;
+      volume_.stages[stage].pipeline += micro_batches_ * bytes;
+      const CostTerms message{1, static_cast<double>(bytes), 0};
+      const double seconds = time_of(message, stage - 1, kStages, Algorithm::Ring);
       forward_[stage - 1] += seconds;
       backward_[stage] += seconds;
     }
@@ -89,22 +88,14 @@ class Prediction {
       const Algorithm algorithm = AlgorithmTable().choose(Collective::Allreduce, ranks, size);
       const CostTerms terms = cost_terms(Collective::Allreduce, algorithm, ranks, size);
       sent += times * count * static_cast<std::uint64_t>(std::llround(terms.bytes));
-      seconds += static_cast<double>(count) * time_of(terms, link_share(stage, axis, algorithm));
+      seconds += static_cast<double>(count) * time_of(terms, stage, axis, algorithm);
     }
     return seconds;
   }
 
-  /// Returns the time of a message of each rank of the stage before to its counterpart in this one,
-  /// or back, and adds the bytes of all micro-batches to both.
-  double exchange(std::size_t stage, std::uint64_t bytes) {
-    volume_.stages[stage - 1].pipeline += micro_batches_ * bytes;
-    volume_.stages[stage].pipeline += micro_batches_ * bytes;
-    return time_of({1, static_cast<double>(bytes), 0},
-                   link_share(stage - 1, kStages, Algorithm::Ring));
-  }
-
-  /// `share`: of link_share(). Within a host no time passes.
-  double time_of(CostTerms terms, double share) const {
+  /// Within a host no time passes.
+  double time_of(CostTerms terms, std::size_t stage, Axis axis, Algorithm algorithm) {
+    const double share = link_share(stage, axis, algorithm);
     terms.bytes *= share;
     return share > 0 ? step_.costs.seconds(terms) : 0;
   }
@@ -120,21 +111,20 @@ class Prediction {
     const bool doubles = algorithm == Algorithm::RecursiveDoubling;
     const bool is_ring =
         !std::has_single_bit(n) || (!doubles && algorithm != Algorithm::HalvingDoubling);
+    const int rounds = is_ring ? 1 : std::countr_zero(n);
     std::map<std::size_t, double> sent, received;  // by host
     const std::size_t ranks = step_.ranks / sizes_[kStages];
     for (std::size_t rank = stage * ranks; rank < (stage + 1) * ranks; ++rank) {
-      const std::size_t place = rank / stride % n;
-      const auto send = [&](std::size_t to, double part) {
-        const std::size_t host = rank / step_.ranks_per_host;
+      const std::size_t place = rank / stride % n, host = rank / step_.ranks_per_host;
+      for (int round = 0; round < rounds; ++round) {
+        const std::size_t distance = std::size_t{1} << round;
+        const std::size_t to = is_ring ? (place + 1) % n : place ^ distance;
         const std::size_t other = (rank - place * stride + to * stride) / step_.ranks_per_host;
-        if (host == other) return;
+        if (host == other) continue;
+        const double part = is_ring || doubles
+                                ? 1.0 / rounds
+                                : static_cast<double>(distance) / static_cast<double>(n - 1);
         found->second = std::max({found->second, sent[host] += part, received[other] += part});
-      };
-      if (is_ring) send((place + 1) % n, 1);
-      for (std::size_t distance = 1; distance < n && !is_ring; distance *= 2) {
-        send(place ^ distance, doubles
-                                   ? 1.0 / std::countr_zero(n)
-                                   : static_cast<double>(distance) / static_cast<double>(n - 1));
       }
     }
     return found->second;

@@ -8,21 +8,13 @@
 #include <vector>
 
 #include "ronde/algorithms.h"
+#include "tools/bench/base/gradient_lists.h"
 
 namespace ronde::tool {
 
-/// A linear layer or a convolution. Sizes are numbers of elements.
-struct Layer {
-  std::uint64_t inputs = 1, outputs = 1;        ///< features or channels
-  std::uint64_t kernel = 1;                     ///< weights between an input and an output
-  std::uint64_t places_in = 1, places_out = 1;  ///< pixels that are read and written
-  std::uint64_t vectors = 1;                    ///< an output's other parameters: a bias
-  bool beside = false;  ///< reads and writes in the layout of the layer before: a shortcut
-};
-
-/// Returns the layers of "resnet50" (images of 224 x 224), "edsr" (16 blocks of 64 features,
-/// patches of 48 x 48), "mlp:784,1024,10" (linear layers between so many features), or of a file: a
-/// layer a line, "inputs outputs [kernel [places_in places_out [vectors]]]". Throws UsageError.
+/// Returns the layers of a model of gradient_lists(), "mlp:784,1024,10" (linear layers between so
+/// many features), or of a file: a layer a line, "inputs outputs [kernel [places_in places_out
+/// [vectors]]]". Throws UsageError.
 std::vector<Layer> layers_of(const std::string& model);
 
 /// The axes of a division of ranks, the last one fastest.

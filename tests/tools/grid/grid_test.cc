@@ -138,12 +138,18 @@ TEST_CASE("grid lets micro-batches pass the stages forward, and then back") {
 }
 
 TEST_CASE("grid has all parameters of the models") {
-  for (const std::string model : {"resnet50", "edsr"}) {
+  // As torchvision's models have them, and LibTorch's EDSR of examples/edsr.
+  const std::vector<std::pair<std::string, std::size_t>> models = {{"resnet18", 11'689'512},
+                                                                   {"resnet50", 25'557'032},
+                                                                   {"edsr", 1'369'859},
+                                                                   {"edsr-full", 40'729'603}};
+  for (const auto& [model, expected] : models) {
     std::size_t parameters = 0;
     for (const tool::Layer& layer : tool::layers_of(model)) {
       parameters += (layer.kernel * layer.inputs + layer.vectors) * layer.outputs;
     }
-    CHECK(parameters == tool::gradient_list(model).elements());
+    CHECK(parameters == expected);
+    CHECK(tool::gradient_list(model).elements() == expected);
   }
 }
 

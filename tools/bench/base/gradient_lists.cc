@@ -2,65 +2,62 @@
 #include "tools/bench/base/gradient_lists.h"
 
 #include <array>
-#include <initializer_list>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "ronde/error.h"
 
 namespace ronde::tool {
 namespace {
 
-using Tensors = std::vector<std::size_t>;
+using Layers = std::vector<Layer>;
 
-void add(Tensors& tensors, std::initializer_list<std::size_t> sizes) {
-  for (const std::size_t size : sizes) tensors.push_back(size);
-}
-
-/// A convolution without bias, and the batch normalisation behind it.
-void add_normalised(Tensors& tensors, std::size_t in, std::size_t out, std::size_t kernel) {
-  add(tensors, {in * out * kernel * kernel, out, out});
-}
-
-void add_convolution(Tensors& tensors, std::size_t in, std::size_t out) {
-  add(tensors, {in * out * 9, out});
-}
-
-/// `bottleneck`: blocks of three convolutions that widen by four, else of two.
-Tensors resnet(const std::array<int, 4>& stages, bool bottleneck) {
-  Tensors tensors;
-  add_normalised(tensors, 3, 64, 7);
-  std::size_t in = 64;
-  std::size_t width = 64;
+/// `bottleneck`: blocks of three convolutions that widen by four, else of two. Behind each
+/// convolution, which has no bias, is a batch normalisation, which has two vectors.
+Layers resnet(const std::array<int, 4>& stages, bool bottleneck) {
+  Layers layers = {{3, 64, 49, 224 * 224, 112 * 112, 2}};
+  std::uint64_t in = 64, places = 56 * 56, width = 64;
   for (const int blocks : stages) {
-    const std::size_t out = bottleneck ? 4 * width : width;
+    const std::uint64_t out = bottleneck ? 4 * width : width;
     for (int block = 0; block < blocks; ++block) {
+      const std::uint64_t before = places;
+      if (block == 0 && width > 64) places /= 4;
       if (bottleneck) {
-        add_normalised(tensors, in, width, 1);
-        add_normalised(tensors, width, width, 3);
-        add_normalised(tensors, width, out, 1);
+        layers.push_back({in, width, 1, before, before, 2});
+        layers.push_back({width, width, 9, before, places, 2});
+        layers.push_back({width, out, 1, places, places, 2});
       } else {
-        add_normalised(tensors, in, width, 3);
-        add_normalised(tensors, width, out, 3);
+        layers.push_back({in, width, 9, before, places, 2});
+        layers.push_back({width, out, 9, places, places, 2});
       }
-      if (in != out) add_normalised(tensors, in, out, 1);  // the shortcut
+      if (in != out) layers.push_back({in, out, 1, before, places, 2, true});
       in = out;
     }
     width *= 2;
   }
-  add(tensors, {in * 1000, 1000});
-  return tensors;
+  layers.push_back({.inputs = in, .outputs = 1000});
+  return layers;
 }
 
-Tensors edsr(std::size_t blocks, std::size_t features) {
-  Tensors tensors;
-  add_convolution(tensors, 3, features);
-  for (std::size_t i = 0; i < 2 * blocks + 1; ++i) add_convolution(tensors, features, features);
-  add_convolution(tensors, features, 4 * features);
-  add_convolution(tensors, features, 3);
-  return tensors;
+Layers edsr(std::size_t blocks, std::uint64_t features) {
+  constexpr std::uint64_t kPlaces = 48 * 48;
+  Layers layers(2 * blocks + 3, {features, features, 9, kPlaces, kPlaces});
+  layers.front().inputs = 3;
+  layers.back().outputs = 4 * features;
+  layers.push_back({features, 3, 9, 4 * kPlaces, 4 * kPlaces});
+  return layers;
 }
 
 }  // namespace
+
+GradientList::GradientList(std::string_view name, std::vector<Layer> of_model)
+    : model(name), layers(std::move(of_model)) {
+  for (const Layer& layer : layers) {
+    tensors.push_back(layer.inputs * layer.outputs * layer.kernel);
+    tensors.insert(tensors.end(), layer.vectors, layer.outputs);
+  }
+}
 
 std::size_t GradientList::elements() const {
   return std::accumulate(tensors.begin(), tensors.end(), std::size_t{0});
