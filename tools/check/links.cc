@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <ranges>
 
 #include "ronde/error.h"
 
@@ -22,85 +23,65 @@ std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-/// A link on one of its two ranks. The sender says that a message is ready; the receiver starts its
-/// clock, requests it, stops the clock when all is there, and compares.
-class LinkCheck {
- public:
-  LinkCheck(Session& session, const MessagePath& path, Link& link)
-      : raw_(session.raw()),
-        path_(path),
-        link_(link),
-        sends_(raw_.topology().rank == link.from),
-        largest_(session.options().max_bytes) {
-    const std::vector<int> local = raw_.topology().host_ranks();
-    peer_ = sends_ ? link.to : link.from;
-    if (path.is_within_host) {
-      peer_ = static_cast<int>(std::ranges::find(local, peer_) - local.begin());
+/// Returns the rule of the link's message of now.
+ElementRule rule_of(const Link& link) {
+  std::uint64_t seed = 0;
+  for (const int part : {link.from, link.to, link.messages}) {
+    seed = mixed(seed + static_cast<std::uint64_t>(part) + 1);
+  }
+  return bytes_of(seed);
+}
+
+/// Sends a link's messages on one of its ranks, and receives them on the other one, which notes in
+/// the link what it sees. The sender says that a message is ready; the receiver starts its clock,
+/// requests it, stops the clock when all is there, and compares.
+void check_link(RawSubject& raw, const MessagePath& path, const std::vector<std::size_t>& sizes,
+                Link& link) try {
+  const bool sends = raw.topology().rank == link.from;
+  const int other = sends ? link.to : link.from;
+  const int peer = path.is_within_host ? raw.topology().seen_by(other).local_rank : other;
+  const auto send = [&](const std::byte* from, std::size_t size) {
+    raw.finish(*path.backend.send({from, size, DataType::U8, peer}), size_text(size));
+  };
+  const auto receive = [&](std::byte* to, std::size_t size) {
+    raw.finish(*path.backend.recv({to, size, DataType::U8, peer}), size_text(size));
+  };
+  std::vector<std::byte> bytes;  // whose registration serves several messages
+  std::byte word{};
+  for (std::size_t i = 0; i < sizes.size() * kRounds; ++i) {
+    ++link.messages;
+    const std::size_t size = sizes[i / kRounds];
+    bytes.resize(size);
+    const ElementRule rule = rule_of(link);
+    if (sends) {
+      fill(DataType::U8, bytes.data(), size, rule);
+      send(&word, 1);
+      receive(&word, 1);
+      send(bytes.data(), size);
+      continue;
     }
-  }
-
-  /// Both ranks run the same messages; the receiver notes in the link what it sees.
-  void run(const std::vector<std::size_t>& sizes) try {
-    for (const std::size_t size : sizes) {
-      for (int round = 0; round < kRounds; ++round) {
-        std::uint64_t seed = 0;
-        for (const int part : {link_.from, link_.to, ++link_.messages}) {
-          seed = mixed(seed + static_cast<std::uint64_t>(part) + 1);
-        }
-        bytes_.resize(size);
-        sends_ ? send_message(bytes_of(seed)) : receive_message(bytes_of(seed));
-      }
-    }
-  } catch (const std::exception& error) {
-    throw Error("message " + std::to_string(link_.messages) + " from rank " +
-                std::to_string(link_.from) + " to rank " + std::to_string(link_.to) + " over " +
-                path_.name + ": " + error.what());
-  }
-
- private:
-  void send_message(const ElementRule& rule) {
-    fill(DataType::U8, bytes_.data(), bytes_.size(), rule);
-    send(&word_, 1);
-    receive(&word_, 1);
-    send(bytes_.data(), bytes_.size());
-  }
-
-  void receive_message(const ElementRule& rule) {
-    const std::size_t size = bytes_.size();
     // No byte that is not written can be right.
-    fill(DataType::U8, bytes_.data(), size, [&](std::size_t i) { return ~rule(i); });
-    receive(&word_, 1);
+    fill(DataType::U8, bytes.data(), size, [&](std::size_t index) { return ~rule(index); });
+    receive(&word, 1);
     const auto start = std::chrono::steady_clock::now();
-    send(&word_, 1);
-    receive(bytes_.data(), size);
+    send(&word, 1);
+    receive(bytes.data(), size);
     const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
-    if (size == 1) link_.latency_us = std::min(link_.latency_us, time.count() / 2);
-    if (size == largest_) {
+    if (size == 1) link.latency_us = std::min(link.latency_us, time.count() / 2);
+    if (size == sizes.back()) {
       const double gbs = static_cast<double>(size) / (1e3 * time.count());
-      link_.bandwidth_gbs = std::max(link_.bandwidth_gbs, gbs);
+      link.bandwidth_gbs = std::max(link.bandwidth_gbs, gbs);
     }
-    const std::string wrong = difference(DataType::U8, bytes_.data(), size, rule);
-    if (wrong.empty() || link_.wrong++ > 0) return;
-    link_.first_wrong =
-        "message " + std::to_string(link_.messages) + ", of " + size_text(size) + ": " + wrong;
+    const std::string wrong = difference(DataType::U8, bytes.data(), size, rule);
+    if (wrong.empty() || link.wrong++ > 0) continue;
+    link.first_wrong =
+        "message " + std::to_string(link.messages) + ", of " + size_text(size) + ": " + wrong;
   }
-
-  void send(const std::byte* from, std::size_t size) {
-    raw_.finish(*path_.backend.send({from, size, DataType::U8, peer_}), size_text(size));
-  }
-  void receive(std::byte* to, std::size_t size) {
-    raw_.finish(*path_.backend.recv({to, size, DataType::U8, peer_}), size_text(size));
-  }
-
-  RawSubject& raw_;
-  const MessagePath& path_;
-  Link& link_;
-  const bool sends_;
-  const std::size_t largest_;
-  int peer_ = 0;  ///< the number of the other rank at the backend
-  std::vector<std::byte> bytes_;
-  std::byte word_{};
-};
+} catch (const std::exception& error) {
+  throw Error("message " + std::to_string(link.messages) + " from rank " +
+              std::to_string(link.from) + " to rank " + std::to_string(link.to) + " over " +
+              path.name + ": " + error.what());
+}
 
 }  // namespace
 
@@ -110,16 +91,16 @@ ElementRule bytes_of(std::uint64_t seed) {
 
 void compare_with_medians(std::vector<Link>& links) {
   for (const bool within : {true, false}) {
+    auto kind =
+        std::views::filter(links, [&](const Link& link) { return link.is_within_host == within; });
+    if (kind.empty()) continue;
     Samples latencies, times;
-    for (const Link& link : links) {
-      if (link.is_within_host != within) continue;
+    for (const Link& link : kind) {
       latencies.push_back(link.latency_us);
       times.push_back(1 / link.bandwidth_gbs);
     }
-    if (times.empty()) continue;
     const double latency_us = median(latencies), time = median(times);
-    for (Link& link : links) {
-      if (link.is_within_host != within) continue;
+    for (Link& link : kind) {
       link.latency_ratio = link.latency_us / latency_us;
       link.bandwidth_ratio = link.bandwidth_gbs * time;
     }
@@ -145,7 +126,7 @@ std::vector<Link> check_links(Session& session, const MessagePath& path) {
   for (int pass = 0; pass < kPasses; ++pass) {
     for (Link& link : links) {
       session.peers().barrier();  // links would else share the network, the memory and the cores
-      if (rank == link.from || rank == link.to) LinkCheck(session, path, link).run(sizes);
+      if (rank == link.from || rank == link.to) check_link(session.raw(), path, sizes, link);
     }
   }
   std::erase_if(links, [&](const Link& link) { return link.to != rank; });
