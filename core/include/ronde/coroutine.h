@@ -42,8 +42,6 @@ class Task;
 
 namespace detail {
 
-struct SuspendedCoroutines;
-
 /// Suspends a coroutine until a work is done.
 class Suspension {
  public:
@@ -56,12 +54,13 @@ class Suspension {
   void await_suspend(std::coroutine_handle<> coroutine);
 
  private:
-  friend struct SuspendedCoroutines;
+  friend bool ronde::resume_coroutine(std::chrono::nanoseconds duration);
+  struct OfThread;
 
   const std::shared_ptr<WorkState> state_;
   std::coroutine_handle<> coroutine_ = {};
-  std::shared_ptr<SuspendedCoroutines> thread_ = {};  ///< null before await_suspend()
-  bool is_watched_ = false;                           ///< by the thread's CompletionQueue
+  std::shared_ptr<OfThread> thread_ = {};  ///< null before await_suspend()
+  bool is_watched_ = false;                ///< by the thread's CompletionQueue
 };
 
 template <typename SomeWork>
@@ -75,13 +74,11 @@ struct WorkAwaiter : Suspension {
 template <typename T>
 struct Returned {
   void return_value(T returned) { value.emplace(std::move(returned)); }
-  T take() { return std::move(*value); }
   std::optional<T> value;
 };
 template <>
 struct Returned<void> {
   void return_void() noexcept {}
-  void take() noexcept {}
 };
 
 template <typename T>
@@ -91,9 +88,7 @@ struct TaskPromise : Returned<T> {
       return ended.promise().continuation;
     }
   };
-  Task<T> get_return_object() {
-    return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this));
-  }
+  Task<T> get_return_object() { return Task<T>(*this); }
   std::suspend_never initial_suspend() noexcept { return {}; }
   Continue final_suspend() noexcept { return {}; }
   void unhandled_exception() noexcept { error = std::current_exception(); }
@@ -107,12 +102,11 @@ struct TaskPromise : Returned<T> {
 /// Waits for a Work or a TensorWork that has a name in the coroutine; see above.
 template <typename SomeWork>
 requires std::derived_from<std::remove_cvref_t<SomeWork>, Work>
-    detail::WorkAwaiter<std::remove_cvref_t<SomeWork>>
-operator co_await(SomeWork&& work) {
+auto operator co_await(SomeWork&& work) {
   static_assert(std::is_lvalue_reference_v<SomeWork>,
                 "give the work a name and co_await that: GCC destroys options in braces twice "
                 "where they stand in an awaited expression");
-  return detail::WorkAwaiter<std::remove_cvref_t<SomeWork>>(work);
+  return detail::WorkAwaiter(work);
 }
 
 /// A coroutine that returns a T, for programs that have no such type. It starts when it is called.
@@ -138,11 +132,10 @@ class [[nodiscard]] Task {
   /// its error. Throws UsageError if no coroutine of this thread awaits a work that would end it.
   T get() {
     while (!done()) {
-      if (!resume_coroutine()) {
-        throw UsageError(
-            "Task::get(): the coroutine awaits no Work on this thread, so it would "
-            "never end here. Call get() on the thread on which it awaits");
-      }
+      if (resume_coroutine()) continue;
+      throw UsageError(
+          "Task::get(): the coroutine awaits no Work on this thread, so it would never end here. "
+          "Call get() on the thread on which it awaits");
     }
     return await_resume();
   }
@@ -155,14 +148,14 @@ class [[nodiscard]] Task {
   }
   T await_resume() {
     if (handle_.promise().error) std::rethrow_exception(handle_.promise().error);
-    return handle_.promise().take();
+    if constexpr (!std::is_void_v<T>) return std::move(*handle_.promise().value);
   }
   /// @}
 
  private:
   friend promise_type;
   using Handle = std::coroutine_handle<promise_type>;
-  explicit Task(Handle handle) : handle_(handle) {}
+  explicit Task(promise_type& promise) : handle_(Handle::from_promise(promise)) {}
 
   Handle handle_;
 };

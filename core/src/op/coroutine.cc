@@ -10,36 +10,26 @@
 #include "ronde/completion_queue.h"
 
 namespace ronde {
-namespace {
 
 using std::chrono::nanoseconds;
-
-/// How long a thread runs the engine for its first coroutine, as Work::wait() does, before it
-/// sleeps until any may continue: sleeping takes longer than a small operation.
-constexpr std::chrono::microseconds kFirstWait{50};
-
-}  // namespace
 
 namespace detail {
 
 /// The suspended coroutines of a thread.
-struct SuspendedCoroutines {
-  static const std::shared_ptr<SuspendedCoroutines>& of_this_thread() {
-    thread_local const auto of_thread = std::make_shared<SuspendedCoroutines>();
-    return of_thread;
+struct Suspension::OfThread {
+  static const std::shared_ptr<OfThread>& current() {
+    thread_local const auto current = std::make_shared<OfThread>();
+    return current;
   }
 
   bool resume_first() {
-    const auto first =
-        std::ranges::find_if(waiting, [](const Suspension* each) { return each->await_ready(); });
+    const auto first = std::ranges::find_if(waiting, &Suspension::await_ready);
     if (first == waiting.end()) return false;
     const std::coroutine_handle<> coroutine = (*first)->coroutine_;
     waiting.erase(first);  // before it destroys or suspends others
     coroutine.resume();
     return true;
   }
-
-  void run_engine(TimePoint deadline) { waiting.front()->state_->wait(Stage::Done, deadline); }
 
   /// Has the engine delay no operation.
   void ask() {
@@ -77,19 +67,23 @@ void Suspension::await_suspend(std::coroutine_handle<> coroutine) {
         "which must not wait. Start the coroutine on a thread of the program");
   }
   coroutine_ = coroutine;
-  thread_ = SuspendedCoroutines::of_this_thread();
+  thread_ = OfThread::current();
   thread_->waiting.push_back(this);
 }
 
 }  // namespace detail
 
 bool resume_coroutine(nanoseconds duration) {
-  detail::SuspendedCoroutines& all = *detail::SuspendedCoroutines::of_this_thread();
+  detail::Suspension::OfThread& all = *detail::Suspension::OfThread::current();
   if (all.resume_first()) return true;
   if (all.waiting.empty()) return false;
   if (duration <= nanoseconds(0)) return all.ask(), false;
+  // The engine runs for the first coroutine, as in Work::wait(), before the thread sleeps until any
+  // may continue: sleeping takes longer than a small operation.
+  constexpr std::chrono::microseconds kFirstWait{50};
   const auto begin = MonotonicClock::now();
-  all.run_engine(begin + std::min<nanoseconds>(duration, kFirstWait));
+  all.waiting.front()->state_->wait(Stage::Done,
+                                    begin + std::min<nanoseconds>(duration, kFirstWait));
   while (!all.resume_first()) {
     const nanoseconds left = duration - (MonotonicClock::now() - begin);
     if (left <= nanoseconds(0)) return false;
