@@ -131,8 +131,8 @@ TEST_CASE("ranks that divide the preconditioners train as one process with the w
 }
 
 TEST_CASE("each rank multiplies its share of the matrices of a refresh") {
-  const std::vector<std::vector<std::int64_t>> shapes = {{32, 32},  {32, 4, 8}, {32, 32}, {32, 32},
-                                                         {2000, 3}, {7},        {1, 16}};
+  const std::vector<std::vector<std::int64_t>> shapes = {
+      {32, 32}, {32, 4, 8}, {32, 32}, {32, 32}, {2000, 3}, {7}, {1, 16}, {0, 3}, {}};
   Tensors parameters;
   for (const auto& shape : shapes) parameters.push_back(normal(shape, 5).requires_grad_());
   const auto refresh_work = [&](ProcessSet set) {

@@ -8,8 +8,8 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <memory>
 
@@ -33,26 +33,23 @@ constexpr double kDamping = 0.01;
 }
 
 void check_options(const JorgeOptions& options, ProcessSet set) {
-  const auto check = [set](const char* name, double value, bool is_valid, const char* range) {
-    if (is_valid) return;
+  const auto check = [set](const char* name, double value, double least, double limit,
+                           const char* range) {
+    if (value >= least && value < limit) return;
     refuse(set, std::string(name) + " is " + std::to_string(value) + "; it must be " + range);
   };
-  const auto is_size = [](double value) { return std::isfinite(value) && value >= 0; };
-  check("lr", options.lr(), is_size(options.lr()), "finite and not negative");
-  check("momentum", options.momentum(), options.momentum() >= 0 && options.momentum() < 1,
-        "at least 0 and less than 1");
-  check("weight_decay", options.weight_decay(), is_size(options.weight_decay()),
-        "finite and not negative");
-  check("refresh_every", static_cast<double>(options.refresh_every()), options.refresh_every() >= 1,
-        "at least 1");
+  constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+  check("lr", options.lr(), 0, kNoLimit, "finite and not negative");
+  check("momentum", options.momentum(), 0, 1, "at least 0 and less than 1");
+  check("weight_decay", options.weight_decay(), 0, kNoLimit, "finite and not negative");
+  check("refresh_every", static_cast<double>(options.refresh_every()), 1, kNoLimit, "at least 1");
 }
 
 void check_gradient(const at::Tensor& gradient, ProcessSet set) {
-  const bool has_type =
-      gradient.scalar_type() == at::kFloat || gradient.scalar_type() == at::kDouble;
-  if (gradient.layout() == at::kStrided && has_type) return;
-  refuse(set, "a gradient is " + detail::describe(gradient) +
-                  (gradient.layout() == at::kStrided ? "" : ", sparse") +
+  const bool is_dense = gradient.layout() == at::kStrided;
+  const at::ScalarType type = gradient.scalar_type();
+  if (is_dense && (type == at::kFloat || type == at::kDouble)) return;
+  refuse(set, "a gradient is " + detail::describe(gradient) + (is_dense ? "" : ", sparse") +
                   ". Jorge steps dense parameters of f32 and f64: step others by Adam or SGD");
 }
 
@@ -61,20 +58,19 @@ at::Tensor as_matrix(const at::Tensor& tensor) {
 }
 
 /// Returns the identity, or nothing for a side without a preconditioner.
-at::Tensor make_preconditioner(const at::Tensor& matrix, int side) {
-  const std::int64_t length = matrix.size(side);
+at::Tensor make_preconditioner(std::int64_t length, const at::Tensor& parameter) {
   if (length < 2 || length > kLargestSide) return {};
-  return at::eye(length, matrix.options().requires_grad(false));
+  return at::eye(length, parameter.options());
 }
 
 std::unique_ptr<JorgeParamState> make_state(const at::Tensor& parameter) {
   auto state = std::make_unique<JorgeParamState>();
-  state->momentum_buffer(at::zeros_like(parameter).detach());
+  state->momentum_buffer(at::zeros_like(parameter));
   if (parameter.dim() < 2 || parameter.numel() == 0) return state;
-  state->left(make_preconditioner(as_matrix(parameter), 0));
-  state->right(make_preconditioner(as_matrix(parameter), 1));
+  state->left(make_preconditioner(parameter.size(0), parameter));
+  state->right(make_preconditioner(parameter.numel() / parameter.size(0), parameter));
   if (state->left().defined() || state->right().defined()) {
-    state->preconditioned_buffer(at::zeros_like(parameter).detach());
+    state->preconditioned_buffer(at::zeros_like(parameter));
   }
   return state;
 }
@@ -106,7 +102,8 @@ at::Tensor refreshed(const at::Tensor& preconditioner, const at::Tensor& sides) 
 }
 
 /// Writes the step of SGD with momentum, turned to the preconditioned direction.
-void step_parameter(at::Tensor parameter, JorgeParamState& state, const JorgeOptions& options) {
+void step_parameter(const at::Tensor& parameter, const JorgeOptions& options,
+                    JorgeParamState& state) {
   const at::Tensor gradient = parameter.grad();
   if (options.weight_decay() != 0) parameter.mul_(1 - options.lr() * options.weight_decay());
   state.momentum_buffer().mul_(options.momentum()).add_(gradient);
@@ -123,6 +120,49 @@ void step_parameter(at::Tensor parameter, JorgeParamState& state, const JorgeOpt
   }
   parameter.add_(direction, -options.lr());
 }
+
+/// A preconditioner that a step refreshes.
+struct Due {
+  at::Tensor matrix;
+  at::Tensor sides;  ///< the gradient, or its transpose
+  std::string name;
+  int owner = 0;  ///< the rank, within the set, that refreshes it
+
+  double work() const {
+    const auto length = static_cast<double>(matrix.size(0));
+    return length * length * (5 * length + static_cast<double>(sides.size(1)));
+  }
+};
+
+/// Gives each rank about the same work: the largest first, each to the rank that has the least.
+void refresh(std::vector<Due> due, ProcessSet set) {
+  std::ranges::stable_sort(due, std::greater<>(), &Due::work);
+  std::vector<double> work(ranks_of(set).size());
+  for (Due& one : due) {
+    const auto least = std::ranges::min_element(work);
+    *least += one.work();
+    one.owner = static_cast<int>(least - work.begin());
+  }
+  // Others' are received while this rank computes its own.
+  const int rank = rank_in(set).value();
+  std::ranges::stable_partition(due, [&](const Due& one) { return one.owner != rank; });
+  std::vector<TensorWork> works;
+  for (const Due& one : due) {
+    if (one.owner == rank) one.matrix.copy_(refreshed(one.matrix, one.sides));
+    if (work.size() == 1) continue;
+    works.push_back(
+        broadcast_async_(one.matrix, {.name = one.name, .root = one.owner, .process_set = set}));
+  }
+  for (const TensorWork& done : works) done.wait();
+}
+
+/// A parameter with a gradient.
+struct Stepped {
+  at::Tensor parameter;
+  const JorgeOptions& options;
+  std::string name;
+  JorgeParamState* state = nullptr;
+};
 
 }  // namespace
 
@@ -156,19 +196,6 @@ void JorgeParamState::serialize(torch::serialize::InputArchive& archive) {
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, right);
 }
 
-/// A preconditioner that this step refreshes.
-struct Jorge::Preconditioner {
-  at::Tensor matrix;
-  at::Tensor sides;  ///< the gradient, or its transpose
-  std::string name;
-  int owner = 0;  ///< the rank, within the set, that refreshes it
-
-  double work() const {
-    const auto length = static_cast<double>(matrix.size(0));
-    return length * length * (5 * length + static_cast<double>(sides.size(1)));
-  }
-};
-
 Jorge::Jorge(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
              JorgeOptions defaults, ProcessSet process_set)
     : Optimizer(param_groups, std::make_unique<JorgeOptions>(defaults)), set_(process_set) {
@@ -179,51 +206,6 @@ Jorge::Jorge(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
   name_ = detail::numbered_name("jorge", set_);
 }
 
-/// Counts a step of each parameter that has a gradient.
-std::vector<Jorge::Preconditioner> Jorge::due_preconditioners() {
-  std::vector<Preconditioner> due;
-  std::size_t number = 0;
-  for (const auto& group : param_groups()) {
-    const auto& options = static_cast<const JorgeOptions&>(group.options());
-    for (const at::Tensor& parameter : group.params()) {
-      const std::string name = name_ + "/" + std::to_string(number++);
-      if (!parameter.grad().defined()) continue;
-      auto& slot = state_[parameter.unsafeGetTensorImpl()];
-      if (!slot) slot = make_state(parameter);
-      auto& state = static_cast<JorgeParamState&>(*slot);
-      if (state.step()++ % options.refresh_every() != 0) continue;
-      if (!state.preconditioned_buffer().defined()) continue;
-      const at::Tensor gradient = as_matrix(parameter.grad());
-      if (state.left().defined()) due.push_back({state.left(), gradient, name + "/left"});
-      if (state.right().defined()) due.push_back({state.right(), gradient.t(), name + "/right"});
-    }
-  }
-  return due;
-}
-
-/// Gives each rank about the same work: the largest first, each to the rank that has the least.
-void Jorge::refresh(std::vector<Preconditioner> due) const {
-  std::stable_sort(due.begin(), due.end(),
-                   [](const auto& a, const auto& b) { return a.work() > b.work(); });
-  std::vector<double> work(ranks_of(set_).size());
-  for (Preconditioner& preconditioner : due) {
-    const auto least = std::min_element(work.begin(), work.end());
-    *least += preconditioner.work();
-    preconditioner.owner = static_cast<int>(least - work.begin());
-  }
-  // Others' are received while this rank computes its own.
-  const int rank = rank_in(set_).value();
-  std::stable_partition(due.begin(), due.end(), [&](const auto& one) { return one.owner != rank; });
-  std::vector<TensorWork> works;
-  for (const Preconditioner& one : due) {
-    if (one.owner == rank) one.matrix.copy_(refreshed(one.matrix, one.sides));
-    if (work.size() == 1) continue;
-    works.push_back(
-        broadcast_async_(one.matrix, {.name = one.name, .root = one.owner, .process_set = set_}));
-  }
-  for (const TensorWork& done : works) done.wait();
-}
-
 at::Tensor Jorge::step(LossClosure closure) {
   at::Tensor loss;
   if (closure) {
@@ -231,20 +213,29 @@ at::Tensor Jorge::step(LossClosure closure) {
     loss = closure();
   }
   const at::NoGradGuard no_grad;
+  std::vector<Stepped> all;
+  std::size_t number = 0;
   for (const auto& group : param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined()) check_gradient(parameter.grad(), set_);
-    }
-  }
-  refresh(due_preconditioners());
-  for (auto& group : param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
+      const std::string name = name_ + "/" + std::to_string(number++);
       if (!parameter.grad().defined()) continue;
-      step_parameter(parameter,
-                     static_cast<JorgeParamState&>(*state_[parameter.unsafeGetTensorImpl()]),
-                     static_cast<const JorgeOptions&>(group.options()));
+      check_gradient(parameter.grad(), set_);
+      all.push_back({parameter, static_cast<const JorgeOptions&>(group.options()), name});
     }
   }
+  std::vector<Due> due;
+  for (auto& [parameter, options, name, state] : all) {
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (!slot) slot = make_state(parameter);
+    state = static_cast<JorgeParamState*>(slot.get());
+    const bool is_due = state->step()++ % options.refresh_every() == 0;
+    if (!is_due || !state->preconditioned_buffer().defined()) continue;
+    const at::Tensor gradient = as_matrix(parameter.grad());
+    if (state->left().defined()) due.push_back({state->left(), gradient, name + "/left"});
+    if (state->right().defined()) due.push_back({state->right(), gradient.t(), name + "/right"});
+  }
+  refresh(std::move(due), set_);
+  for (const Stepped& one : all) step_parameter(one.parameter, one.options, *one.state);
   return loss;
 }
 

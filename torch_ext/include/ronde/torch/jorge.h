@@ -94,21 +94,15 @@ class Jorge : public torch::optim::Optimizer {
 
   /// As those of LibTorch's optimizers: options and states.
   /// @{
-  void save(torch::serialize::OutputArchive& archive) const override { serialize(*this, archive); }
-  void load(torch::serialize::InputArchive& archive) override { serialize(*this, archive); }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    torch::optim::serialize<JorgeParamState, JorgeOptions>(archive, *this);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    torch::optim::serialize<JorgeParamState, JorgeOptions>(archive, *this);
+  }
   /// @}
 
  private:
-  struct Preconditioner;
-
-  template <typename Self, typename Archive>
-  static void serialize(Self& self, Archive& archive) {
-    _TORCH_OPTIM_SERIALIZE_WITH_TEMPLATE_ARG(Jorge);
-  }
-
-  std::vector<Preconditioner> due_preconditioners();
-  void refresh(std::vector<Preconditioner> due) const;
-
   ProcessSet set_;
   std::string name_;
 };
