@@ -41,6 +41,8 @@ struct Options {
   int slow = 1;
   std::uint64_t seed = 1;
   std::filesystem::path losses;
+
+  int copies() const { return schedule == "gems" ? 2 : 1; }
 };
 
 Options parse_options(int argc, const char* const* argv) {
@@ -76,15 +78,11 @@ Options parse_options(int argc, const char* const* argv) {
   return options;
 }
 
-int copies_of(const Options& options) {
-  return options.schedule == "gems" ? 2 : 1;
-}
-
 void check(const Options& options) {
   example::require_groups("--stages", options.stages);
   example::require_divisible("--layers", options.layers, options.stages,
                              "each stage has equally many layers");
-  const std::int64_t copies = ronde::size() / options.stages * copies_of(options);
+  const std::int64_t copies = ronde::size() / options.stages * options.copies();
   example::require_divisible("--batch", options.batch, copies * options.micro_batches,
                              "each of the " + std::to_string(copies) +
                                  " copies of the model divides its part into " +
@@ -113,18 +111,12 @@ struct Trained {
   ronde::DistributedOptimizer optimizer;
 };
 
-/// By step, seconds.
-struct Times {
-  std::vector<double> busy;  ///< with passes
-  std::vector<double> all;   ///< from the begin of a step to the end of its passes
-};
-
 /// This rank's stages, one for each copy of the model that its pipeline holds.
 class Pipeline {
  public:
   explicit Pipeline(const Options& options)
       : grid_({ronde::size() / options.stages, options.stages}),
-        shape_{options.stages, copies_of(options), options.micro_batches},
+        shape_{options.stages, options.copies(), options.micro_batches},
         orders_(options.schedule == "message-driven" ? message_driven_orders(shape_)
                                                      : fixed_orders(shape_)),
         holders_(make_holders()) {
@@ -140,10 +132,6 @@ class Pipeline {
                           arrivals_, options.slow);
     }
   }
-
-  const Shape& shape() const { return shape_; }
-  const Times& times() const { return times_; }
-  const std::vector<Order>& orders() const { return orders_; }
 
   /// Trains one step on [batch, width] samples, the same on all ranks. Returns the loss, the same
   /// on all ranks too.
@@ -165,6 +153,27 @@ class Pipeline {
   /// Throws ronde::UsageError if copies of a stage differ.
   void check_copies() const {
     for (const auto& [stage, trained] : trained_) ronde::check_replicas(*trained->stage, holders_);
+  }
+
+  /// Prints where the time of the ranks went, and their memory. Collective.
+  void report(const Options& options) const {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto over_ranks = [](const char* name, const std::vector<double>& mine,
+                               ronde::ReduceOp op) {
+      return ronde::allreduce(torch::tensor(mine, torch::kFloat64), {.name = name, .op = op});
+    };
+    const torch::Tensor mean = over_ranks("busy", busy_, ronde::ReduceOp::Average);
+    const torch::Tensor longest = over_ranks("all", all_, ronde::ReduceOp::Max);
+    const torch::Tensor memory =
+        over_ranks("memory", {double(usage.ru_maxrss) / 1024}, ronde::ReduceOp::Max);
+    if (ronde::rank() != 0) return;
+    const double step = longest.median().item<double>();
+    std::printf("idle %.1f %% of the ranks' time, %.1f %% in the Gantt chart of the schedule\n",
+                100 * (1 - mean / longest).median().item<double>(),
+                100 * draw_chart(shape_, orders_, options.slow).idle);
+    std::printf("%.1f ms a step, %.0f samples a second, peak memory of a rank %.0f MiB\n",
+                1000 * step, double(options.batch) / step, memory.item<double>());
   }
 
  private:
@@ -206,8 +215,8 @@ class Pipeline {
       part(pass->copy).run(*pass);
       busy += seconds_since(begin);
     }
-    times_.busy.push_back(busy);
-    times_.all.push_back(seconds_since(start));
+    busy_.push_back(busy);
+    all_.push_back(seconds_since(start));
   }
 
   const ronde::Grid grid_;
@@ -217,39 +226,18 @@ class Pipeline {
   ronde::CompletionQueue arrivals_;
   std::map<int, std::unique_ptr<Trained>> trained_;  ///< by stage
   std::vector<Part> parts_;                          ///< by copy
-  Times times_;
+  // Seconds, by step.
+  std::vector<double> busy_;  ///< with passes
+  std::vector<double> all_;   ///< from the begin of a step to the end of its passes
 };
-
-/// Prints where the time of the ranks went, and their memory. Collective.
-void report(const Options& options, const Pipeline& pipeline) {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto over_ranks = [](const char* name, const std::vector<double>& mine,
-                             ronde::ReduceOp op) {
-    return ronde::allreduce(torch::tensor(mine, torch::kFloat64), {.name = name, .op = op});
-  };
-  const auto& [busy, all] = pipeline.times();
-  const torch::Tensor mean = over_ranks("busy", busy, ronde::ReduceOp::Average);
-  const torch::Tensor longest = over_ranks("all", all, ronde::ReduceOp::Max);
-  const torch::Tensor memory =
-      over_ranks("memory", {double(usage.ru_maxrss) / 1024}, ronde::ReduceOp::Max);
-  if (ronde::rank() != 0) return;
-  const double idle = draw_chart(pipeline.shape(), pipeline.orders(), options.slow).idle;
-  const double step = longest.median().item<double>();
-  std::printf("idle %.1f %% of the ranks' time, %.1f %% in the Gantt chart of the schedule\n",
-              100 * (1 - mean / longest).median().item<double>(), 100 * idle);
-  std::printf("%.1f ms a step, %.0f samples a second, peak memory of a rank %.0f MiB\n",
-              1000 * step, double(options.batch) / step, memory.item<double>());
-}
 
 /// Returns the loss of each step; the same on all ranks.
 std::vector<double> train(const Options& options) {
   Pipeline pipeline(options);
-  const Shape& shape = pipeline.shape();
   if (ronde::rank() == 0) {
     std::printf("grid %d x %d: pipelines x stages, schedule %s, %d x %d micro-batches a pipeline\n",
-                ronde::size() / shape.stages, shape.stages, options.schedule.c_str(), shape.copies,
-                shape.micro_batches);
+                ronde::size() / options.stages, options.stages, options.schedule.c_str(),
+                options.copies(), options.micro_batches);
   }
   const auto random = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   std::vector<double> losses;
@@ -262,7 +250,7 @@ std::vector<double> train(const Options& options) {
   if (ronde::rank() == 0) {
     std::printf("loss %.6f in the first step, %.6f in the last\n", losses.front(), losses.back());
   }
-  report(options, pipeline);
+  pipeline.report(options);
   pipeline.check_copies();
   if (ronde::rank() == 0) std::puts("all copies of a stage are equal to the last bit");
   return losses;

@@ -11,12 +11,6 @@
 #include <utility>
 
 namespace pipeline {
-namespace {
-
-/// How many inputs may wait for their forward pass, so that the next one is here when it is needed.
-constexpr std::size_t kInputsAhead = 2;
-
-}  // namespace
 
 StageImpl::StageImpl(std::int64_t layers, std::int64_t width, int stage, int stages)
     : scale_(1 / double(layers)) {
@@ -49,7 +43,9 @@ void Part::begin(Data data) {
   batches_.assign(data_.inputs.size(), {});
   losses_.assign(data_.inputs.size(), 0);
   expected_ = 0;
-  for (std::size_t i = 0; i < kInputsAhead; ++i) expect_input();
+  // So many inputs may wait for their forward pass, so that the next one is here when it is needed.
+  constexpr int kInputsAhead = 2;
+  for (int i = 0; i < kInputsAhead; ++i) expect_input();
 }
 
 bool Part::ready(const Pass& pass) const {

@@ -25,25 +25,31 @@ bool is_ready(const Pass& pass, int stage, int stages, const Ends& ends, int tim
   return has_ended(stage, forward) && (stage == stages - 1 || has_ended(stage + 1, pass));
 }
 
-std::vector<Pass> one_forward_one_backward(const Shape& shape, int copy, int stage) {
-  const int ahead = std::min(shape.stages - 1 - stage, shape.micro_batches);
-  std::vector<Pass> passes;
-  for (int i = 0; i < shape.micro_batches + ahead; ++i) {
-    if (i < shape.micro_batches) passes.push_back({false, copy, i});
-    if (i >= ahead) passes.push_back({true, copy, i - ahead});
+/// Each rank runs what is ready, sooner what 1F1B runs sooner, its copies in turn. A stage holds at
+/// most `limit_of(stage)` micro-batches of a copy.
+template <typename LimitOf>
+std::vector<Order> greedy_orders(const Shape& shape, const LimitOf& limit_of) {
+  std::vector<Order> orders;
+  for (int rank = 0; rank < shape.stages; ++rank) {
+    std::vector<Pass> passes(static_cast<std::size_t>(2 * shape.copies * shape.micro_batches));
+    std::vector<int> limits;
+    for (int copy = 0; copy < shape.copies; ++copy) {
+      const int stage = shape.stage_of(rank, copy);
+      limits.push_back(limit_of(stage));
+      auto place = static_cast<std::size_t>(copy);
+      const auto add = [&](bool backward, int micro_batch) {
+        passes[place] = {backward, copy, micro_batch};
+        place += static_cast<std::size_t>(shape.copies);
+      };
+      const int ahead = std::min(shape.stages - 1 - stage, shape.micro_batches);
+      for (int i = 0; i < shape.micro_batches + ahead; ++i) {
+        if (i < shape.micro_batches) add(false, i);
+        if (i >= ahead) add(true, i - ahead);
+      }
+    }
+    orders.emplace_back(std::move(passes), std::move(limits));
   }
-  return passes;
-}
-
-/// Merges the passes of a rank's copies, one of each in turn.
-std::vector<Pass> passes_in_turn(const Shape& shape, int rank) {
-  std::vector<Pass> passes = one_forward_one_backward(shape, 0, rank);
-  if (shape.copies == 1) return passes;
-  const auto second = one_forward_one_backward(shape, 1, shape.stage_of(rank, 1));
-  std::vector<Pass> merged;
-  for (std::size_t i = 0; i < passes.size(); ++i)
-    merged.insert(merged.end(), {passes[i], second[i]});
-  return merged;
+  return orders;
 }
 
 }  // namespace
@@ -103,28 +109,16 @@ Chart draw_chart(const Shape& shape, std::vector<Order> orders, int slow) {
 
 std::vector<Order> fixed_orders(const Shape& shape) {
   // 1F1B is the chart in which each rank runs what is ready, with so many micro-batches held.
-  std::vector<Order> greedy;
-  for (int rank = 0; rank < shape.stages; ++rank) {
-    std::vector<int> limits;
-    for (int copy = 0; copy < shape.copies; ++copy) {
-      limits.push_back(shape.stages - shape.stage_of(rank, copy));
-    }
-    greedy.emplace_back(passes_in_turn(shape, rank), limits);
-  }
+  std::vector<Order> held = greedy_orders(shape, [&](int stage) { return shape.stages - stage; });
   std::vector<Order> orders;
-  for (std::vector<Pass>& passes : draw_chart(shape, std::move(greedy), 1).passes) {
+  for (std::vector<Pass>& passes : draw_chart(shape, std::move(held), 1).passes) {
     orders.emplace_back(std::move(passes));
   }
   return orders;
 }
 
 std::vector<Order> message_driven_orders(const Shape& shape) {
-  const std::vector<int> limits(static_cast<std::size_t>(shape.copies), 2 * shape.stages);
-  std::vector<Order> orders;
-  for (int rank = 0; rank < shape.stages; ++rank) {
-    orders.emplace_back(passes_in_turn(shape, rank), limits);
-  }
-  return orders;
+  return greedy_orders(shape, [&](int) { return 2 * shape.stages; });
 }
 
 }  // namespace pipeline
