@@ -34,8 +34,8 @@ class Check {
   void run(const BackendRegistry& more) {
     Config config = load_config_from_environment().config;
     const BackendRegistry backends = compose_built_in(config).backends;
-    const std::string& here = host(topology_.rank);
-    const std::string alone = session_.first_of(topology_.local_size == 1 ? here : "");
+    const bool is_alone = topology_.local_size == 1;
+    const std::string alone = session_.first_of(is_alone ? host(topology_.rank) : "");
     if (alone.empty()) {
       check("shm", backends.at("shm"), true);
     } else {
@@ -90,22 +90,19 @@ class Check {
   void show_matrix(const std::string& title, const std::vector<Link>& links, double Link::*value,
                    int digits) {
     std::vector<Column> columns = {{"from", "from"}};
-    Json empty;
-    for (int rank = 0; rank < topology_.size; ++rank) {
+    std::vector<Json> rows(hosts_.size());
+    for (std::size_t rank = 0; rank < rows.size(); ++rank) {
       const std::string number = std::to_string(rank);
       columns.push_back({"to " + number, number, digits});
-      empty[number] = nullptr;
+      for (Json& row : rows) row[number] = nullptr;
+      rows[rank]["from"] = rank;
     }
-    report_.say("\n" + title + ":");
-    report_.begin_table(std::move(columns));
-    std::vector<Json> rows(hosts_.size(), empty);
     for (const Link& link : links) {
       rows[static_cast<std::size_t>(link.from)][std::to_string(link.to)] = link.*value;
     }
-    for (std::size_t from = 0; from < rows.size(); ++from) {
-      rows[from]["from"] = from;
-      report_.add(std::move(rows[from]));
-    }
+    report_.say("\n" + title + ":");
+    report_.begin_table(std::move(columns));
+    for (Json& row : rows) report_.add(std::move(row));
   }
 
   const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
