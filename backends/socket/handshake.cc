@@ -118,6 +118,11 @@ std::string refusal_text(const Answer& answer, int rank, const std::string& pare
       return self + " is connected already, says " + parent +
              ": two processes were given this number, or two jobs use one port. Give each process "
              "its own rank, and each job a RONDE_PORT of its own";
+    case Verdict::CutOff: {
+      const std::string silent = "rank " + std::to_string(answer.size);
+      return self + " cannot join the others by way of " + parent + ": " + silent +
+             ", above both, does not answer; see whether it is stopped or hangs";
+    }
     case Verdict::Admitted:
       break;
   }

@@ -71,14 +71,15 @@ enum class Verdict : std::uint32_t {
   NeedsNoKey,  ///< the rank that listens has no key, the other one has one
   WrongKey,
   RankIsTaken,  ///< another connection of this rank is still open
+  CutOff,       ///< a rank above the one that listens does not answer: Answer::size
 };
 
 struct Answer {
   std::uint64_t magic = kMagic;
   std::uint32_t verdict = 0;
-  std::uint32_t size = 0;
+  std::uint32_t size = 0;  ///< of the job; if cut off, the rank that does not answer
   JobName job = {};
-  Proof proof = {};  ///< only if admitted
+  Proof proof = {};  ///< only if admitted or cut off
 };
 static_assert(sizeof(Greeting) == 40 && sizeof(Hello) == 152 && sizeof(Answer) == 112);
 

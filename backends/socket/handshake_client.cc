@@ -180,17 +180,19 @@ bool HandshakeClient::handle_answer(Attempt& attempt) {
   Answer answer;
   std::memcpy(&answer, attempt.received.data(), sizeof answer);
   if (answer.magic != kMagic) return fail(attempt.address, "answered by a stranger");
-  if (static_cast<Verdict>(answer.verdict) == Verdict::Admitted) {
-    if (!is_proved(credentials_.key, attempt.greeting, attempt.hello, answer)) {
-      return fail(attempt.address, "answered by a stranger");
-    }
+  const auto verdict = static_cast<Verdict>(answer.verdict);
+  const bool has_proof = verdict == Verdict::Admitted || verdict == Verdict::CutOff;
+  if (has_proof && !is_proved(credentials_.key, attempt.greeting, attempt.hello, answer)) {
+    return fail(attempt.address, "answered by a stranger");
+  }
+  if (verdict == Verdict::Admitted) {
     attempt.state = State::Admitted;
     return true;
   }
   const std::string& address = addresses_[attempt.address].text;
   const std::string text = refusal_text(
       answer, rank_, "rank " + std::to_string(parent_) + " at " + address, credentials_);
-  const auto verdict = static_cast<Verdict>(answer.verdict);
+  if (verdict == Verdict::CutOff) throw GroupError(static_cast<int>(answer.size), text);
   if (verdict == Verdict::RankIsTaken) {
     if (taken_text_.empty()) taken_until_ = Clock::now() + kTakenTimeout;
     taken_text_ = text;

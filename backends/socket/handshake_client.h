@@ -22,9 +22,9 @@ class HandshakeClient {
       : rank_(rank), parent_(parent), credentials_(credentials), addresses_(std::move(addresses)) {}
 
   /// Tries until the deadline. Throws GroupError that names the parent if none of its addresses
-  /// leads to it, or this rank if the parent refuses it. A taken rank is no refusal for the first
-  /// 20 s: the other connection may be that of an earlier process of this rank, on a host that
-  /// vanished.
+  /// leads to it, the rank by which the parent is cut off, or this rank if the parent refuses it. A
+  /// taken rank is no refusal for the first 20 s: the other connection may be that of an earlier
+  /// process of this rank, on a host that vanished.
   UniqueFd run(Clock::time_point deadline);
 
  private:

@@ -44,6 +44,21 @@ bool is_given_up(const UniqueFd& socket) {
 
 void HandshakeServer::run(Clock::time_point deadline, Meeting& meeting) {
   const auto start = Clock::now();
+  serve(deadline);
+  meeting.missing = missing();
+  if (!meeting.missing.empty()) {
+    meeting.missing_text =
+        missing_text(std::chrono::round<std::chrono::seconds>(Clock::now() - start));
+  }
+  for (auto& [rank, peer] : peers_) meeting.peers.push_back(std::move(peer));
+}
+
+void HandshakeServer::turn_away(int silent, Clock::time_point deadline) {
+  silent_ = silent;
+  serve(deadline);
+}
+
+void HandshakeServer::serve(Clock::time_point deadline) {
   deadline_ = deadline;
   while (!missing().empty()) {
     std::vector<pollfd> fds = watched();
@@ -61,12 +76,6 @@ void HandshakeServer::run(Clock::time_point deadline, Meeting& meeting) {
     // Strangers may connect so often that the wait never times out.
     if (Clock::now() >= deadline_) break;
   }
-  meeting.missing = missing();
-  if (!meeting.missing.empty()) {
-    meeting.missing_text =
-        missing_text(std::chrono::round<std::chrono::seconds>(Clock::now() - start));
-  }
-  for (auto& [rank, peer] : peers_) meeting.peers.push_back(std::move(peer));
 }
 
 std::vector<pollfd> HandshakeServer::watched() const {
@@ -171,9 +180,10 @@ void HandshakeServer::answer(PendingPeer& pending, const Hello& hello) {
   const Verdict verdict = verdict_on(pending, hello);
   Answer answer;
   answer.verdict = static_cast<std::uint32_t>(verdict);
-  answer.size = static_cast<std::uint32_t>(credentials_.size);
+  answer.size =
+      static_cast<std::uint32_t>(verdict == Verdict::CutOff ? *silent_ : credentials_.size);
   answer.job = to_name(credentials_.job);
-  if (verdict != Verdict::Admitted) {
+  if (verdict != Verdict::Admitted && verdict != Verdict::CutOff) {
     ++refused_;
     const Credentials theirs = {std::string(hello.job.begin(), hello.job.end()),
                                 static_cast<int>(hello.size), credentials_.key};
@@ -199,7 +209,8 @@ Verdict HandshakeServer::verdict_on(const PendingPeer& pending, const Hello& hel
   if (hello.size != static_cast<std::uint32_t>(credentials_.size)) return Verdict::OtherSize;
   const auto earlier = peers_.find(static_cast<int>(hello.rank));
   const bool taken = earlier != peers_.end() && !is_given_up(earlier->second.socket);
-  return taken ? Verdict::RankIsTaken : Verdict::Admitted;
+  if (taken) return Verdict::RankIsTaken;
+  return silent_ ? Verdict::CutOff : Verdict::Admitted;
 }
 
 }  // namespace ronde::net

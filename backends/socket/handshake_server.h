@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ class HandshakeServer {
   /// would give up, and those that are missing then.
   void run(Clock::time_point deadline, Meeting& meeting);
 
+  /// Tells the children that connect before `deadline` that `silent`, a rank above this one, does
+  /// not answer.
+  void turn_away(int silent, Clock::time_point deadline);
+
   /// When the first of the connected children would give up.
   Clock::time_point deadline() const noexcept { return deadline_; }
 
@@ -43,6 +48,8 @@ class HandshakeServer {
     bool finished = false;
   };
 
+  /// Until all children have been answered.
+  void serve(Clock::time_point deadline);
   /// Accepts connections; drops the oldest pending one where there are too many.
   void accept_from(const UniqueFd& listener);
   void drop_oldest(const std::string& why);
@@ -60,7 +67,8 @@ class HandshakeServer {
   std::vector<UniqueFd> listeners_;
   const std::uint16_t port_;
   Clock::time_point deadline_ = {};
-  std::map<int, Peer> peers_;  ///< by rank
+  std::optional<int> silent_;  ///< turn_away()
+  std::map<int, Peer> peers_;  ///< by rank: admitted, or turned away
   std::vector<PendingPeer> pending_;
   int refused_ = 0;
   std::string last_refusal_;

@@ -26,7 +26,9 @@
 //    Note [Handshake]. A connection counts only after that, as an address may lead to the wrong
 //    machine (every host can have the same bridge address).
 // 4. Then the rank accepts the connections of its children. In this order, a leader whose children
-//    are missing can report them to its parent.
+//    are missing can report them to its parent. If the rank cannot reach its parent, it turns its
+//    children away and names the parent; they wait a step longer than it, as they would otherwise
+//    name this rank.
 
 namespace ronde::net {
 namespace {
@@ -34,6 +36,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLongestPatience = std::chrono::years(30);
+/// How much longer a rank tries to connect to its parent than the parent to its own. All steps take
+/// less than kStartSlack (core/src/loop/engine.cc) in a tree of up to 30,000 hosts.
+constexpr milliseconds kStep{700};
 
 std::string introduction(const TreeOptions& options) {
   const auto patience = std::chrono::floor<milliseconds>(options.deadline - Clock::now());
@@ -132,6 +137,20 @@ Peer connect_to_parent(const TreeOptions& options, const Topology& topology,
   return {parent, std::move(socket), pid};
 }
 
+/// `server`: of the children, if any.
+void join_parent(const TreeOptions& options, const Endpoint& endpoint, HandshakeServer* server,
+                 Meeting& meeting) {
+  const Topology& topology = meeting.topology;
+  const auto until = meeting.deadline + (topology.depth_of(options.rank) - 1) * kStep;
+  try {
+    meeting.peers.push_back(connect_to_parent(options, topology, endpoint, until));
+  } catch (const GroupError& error) {
+    const bool is_refused = error.failed_rank() == options.rank;
+    if (server != nullptr && !is_refused) server->turn_away(error.failed_rank(), until + kStep);
+    throw;
+  }
+}
+
 }  // namespace
 
 std::string version_of_this_build() {
@@ -180,17 +199,16 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
   }
   const std::vector<std::string> endpoints = exchange(endpoint_or_problem);
   expect_no_problem(endpoints);
-  if (const int parent = meeting.topology.parent(); parent >= 0) {
-    const Endpoint endpoint =
-        unpack_endpoint(endpoints.at(static_cast<std::size_t>(parent)), parent);
-    meeting.peers.push_back(
-        connect_to_parent(options, meeting.topology, endpoint, meeting.deadline));
-  }
+  std::optional<HandshakeServer> server;
   if (listening) {
-    HandshakeServer server(options.rank, children, credentials_for(options, listening->endpoint),
-                           std::move(listening->listeners), listening->endpoint.port);
-    server.run(meeting.deadline, meeting);
+    server.emplace(options.rank, children, credentials_for(options, listening->endpoint),
+                   std::move(listening->listeners), listening->endpoint.port);
   }
+  if (const int parent = meeting.topology.parent(); parent >= 0) {
+    const auto& bytes = endpoints.at(static_cast<std::size_t>(parent));
+    join_parent(options, unpack_endpoint(bytes, parent), server ? &*server : nullptr, meeting);
+  }
+  if (server) server->run(meeting.deadline, meeting);
   return meeting;
 }
 

@@ -2,9 +2,11 @@
 // Runtimes whose control plane goes over sockets by way of leaders below other leaders.
 #include <catch2/catch.hpp>
 
+#include "backends/socket/handshake_client.h"
 #include "tests/socket/trees.h"
 #include "tests/support/harness/sanitizers.h"
 #include "tests/support/ranks/random_rank.h"
+#include "tests/support/ranks/results_of_ranks.h"
 
 namespace {
 
@@ -20,6 +22,32 @@ TreeOptions options_of(int rank) {
   options.host = "host " + std::to_string(kHosts[static_cast<std::size_t>(rank)]);
   options.most_leaders_below = 2;
   return options;
+}
+
+/// Rank `hanging` takes part in the exchanges, connects to its parent if `is_connected`, and does
+/// nothing more until the others are `done`.
+void hang(int hanging, bool is_connected, ThreadExchange& exchange, std::latch& done) {
+  const auto take_part = [&, calls = 0](std::string_view blob) mutable {
+    const std::vector<std::string> blobs = exchange(hanging, blob);
+    if (++calls == 1) return blobs;
+    const int parent = make_topology(hanging, kHosts, 2).parent();
+    const net::Endpoint above =
+        net::unpack_endpoint(blobs[static_cast<std::size_t>(parent)], parent);
+    std::vector<net::Address> addresses;
+    for (const std::string& text : above.addresses) {
+      addresses.push_back(net::tcp_address(text, above.port));
+    }
+    const net::Credentials credentials = {above.name, kRanks, net::JobKey("", above.token)};
+    UniqueFd socket;
+    if (is_connected) {
+      socket =
+          net::HandshakeClient(hanging, parent, credentials, addresses).run(Clock::now() + 20s);
+    }
+    done.wait();
+    throw std::runtime_error("it hung");
+  };
+  static_cast<void>(
+      text_of<std::runtime_error>([&] { SocketTree(options_of(hanging), take_part); }));
 }
 
 }  // namespace
@@ -58,5 +86,35 @@ TEST_CASE("random programs run over a tree of leaders, connected by sockets") {
       programs.play(plain_or_sanitized(30, 10));
       runtime.shutdown();
     });
+  }
+}
+
+TEST_CASE("all others name a leader that hangs before or after it has connected to its parent") {
+  constexpr int hanging = 1;  // ranks 4 and 5 are below it, rank 9 is below rank 4
+  const bool is_connected = GENERATE(false, true);
+  const inproc::Group group(kHosts);
+  ThreadExchange exchange(kRanks);
+  std::latch done(kRanks - 1);
+  const std::vector<Death> deaths = on_each_rank(kRanks, [&](int rank) {
+    if (rank == hanging) {
+      hang(hanging, is_connected, exchange, done);
+      return Death();
+    }
+    RuntimeOptions options = ronde::test::options_of(group, rank);
+    options.make_transport = [&, rank] {
+      TreeOptions of_tree = options_of(rank);
+      of_tree.deadline = Clock::now() + 2s;
+      return std::make_unique<SocketTree>(of_tree, exchange.of(rank));
+    };
+    const Death death = death_of([&] { const Runtime runtime(std::move(options)); });
+    done.count_down();
+    return death;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == hanging) continue;
+    const Death& death = deaths[static_cast<std::size_t>(rank)];
+    INFO("rank " << rank << ": " << death.text);
+    CHECK(death.rank == hanging);
+    CHECK_THAT(death.text, Catch::Contains("rank " + std::to_string(hanging)));
   }
 }

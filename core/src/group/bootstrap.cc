@@ -15,11 +15,32 @@
 namespace ronde {
 namespace {
 
-/// How much longer rank 0 waits than the transport in a start, and each rank than its parent: the
-/// rank that knows best which rank is late fails first, and all fail before the caller gives up.
-constexpr std::chrono::milliseconds kStartStep{700};
+// Note [Who gives up first]
+// A rank that hangs is as silent as one that waits for another rank. So ranks give up a start one
+// after the other, a step apart, and tell their neighbours. First leaders give up the ranks below
+// them: those farthest from rank 0 before the others, rank 0 last. Then ranks give up their
+// parents: those nearest to rank 0 before the others. Each names the neighbour that it waits for:
+// if that one waited for another rank, it would have named it before.
+
+constexpr std::chrono::milliseconds kLongestStep{700};
+/// All steps take no longer, so that they end before the caller gives up (kStartSlack in
+/// engine.cc).
+constexpr std::chrono::milliseconds kAllSteps{3500};
 
 }  // namespace
+
+Bootstrap::Bootstrap(const ControlTree& tree, Clock::time_point deadline)
+    : tree_(tree), deadline_(deadline) {
+  const Topology& topology = tree.topology();
+  const int levels = 1 + topology.depth_of(topology.leaders.back());
+  const auto step = std::min(kLongestStep, kAllSteps / (2 * levels));
+  children_limit_ = deadline + (levels - tree.depth()) * step;
+  parent_limit_ = deadline + (levels + tree.depth()) * step;
+  if (tree.children().empty()) return;
+  for (int rank = tree.rank() + 1; rank < tree.size(); ++rank) {
+    if (topology.is_at_or_below(rank, tree.rank())) below_.push_back(rank);
+  }
+}
 
 std::vector<std::string> Bootstrap::exchange(std::string_view blob) {
   BootstrapMessage all = confer(blob, [](std::vector<std::string> blobs) {
@@ -54,13 +75,10 @@ BootstrapMessage Bootstrap::confer(std::string_view blob, const Conclude& conclu
 BootstrapMessage Bootstrap::gather(std::string_view blob, const Conclude& conclude) {
   std::vector<std::string> blobs(static_cast<std::size_t>(tree_.size()));
   blobs[0] = blob;
-  std::set<int> missing;
-  for (int rank = 1; rank < tree_.size(); ++rank) missing.insert(missing.end(), rank);
+  std::set<int> missing(below_.begin(), below_.end());
   while (!missing.empty()) {
     BootstrapMessage message = receive(missing).second;
-    if (missing.erase(message.rank) != 1) {
-      throw GroupError(message.rank, rank_name(message.rank) + " sent its part of the start twice");
-    }
+    take_from(missing, message.rank);
     blobs[static_cast<std::size_t>(message.rank)] = std::move(message.blobs[0]);
   }
   BootstrapMessage conclusion = conclude(std::move(blobs));
@@ -72,15 +90,22 @@ BootstrapMessage Bootstrap::gather(std::string_view blob, const Conclude& conclu
 /// arrives.
 BootstrapMessage Bootstrap::send_and_wait(std::string_view blob) {
   tree_.send_up(BootstrapMessage{tree_.rank(), {std::string(blob)}});
+  std::set<int> missing(below_.begin(), below_.end());
   for (;;) {
-    auto [incoming, message] = receive({tree_.parent()});
+    auto [incoming, message] = receive(missing);
     if (incoming.peer != tree_.parent()) {
+      take_from(missing, message.rank);
       tree_.send_up(incoming.bytes);
       continue;
     }
     tree_.send_down(incoming.bytes);
     return std::move(message);
   }
+}
+
+void Bootstrap::take_from(std::set<int>& missing, int rank) {
+  if (missing.erase(rank) == 1) return;
+  throw GroupError(rank, rank_name(rank) + " sent its part of the start twice");
 }
 
 /// Sends the error to the neighbours, which would otherwise blame this rank.
@@ -111,9 +136,10 @@ BootstrapMessage Bootstrap::read(const Incoming& incoming) const {
   }
 }
 
-/// `missing`: the ranks that this one waits for.
+/// `missing`: the ranks below this one that it waits for; if there are none, it waits for its
+/// parent.
 std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& missing) {
-  const Clock::time_point until = deadline_ + (1 + tree_.depth()) * kStartStep;
+  const Clock::time_point until = missing.empty() ? parent_limit_ : children_limit_;
   for (;;) {
     Incoming incoming = tree_.transport().receive(until);
     if (incoming.kind == Incoming::Kind::PeerLost) {
@@ -125,10 +151,13 @@ std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& mi
       return {std::move(incoming), std::move(message)};
     }
     if (Clock::now() < until) continue;  // a wake
-    throw GroupError(*missing.begin(), format_ranks({missing.begin(), missing.end()}) +
-                                           " did not complete initialisation within "
-                                           "RONDE_INIT_TIMEOUT_S of " +
-                                           rank_name(tree_.rank()));
+    const std::vector<int> silent =
+        missing.empty() ? std::vector{tree_.parent()}
+                        : tree_.topology().children_towards({missing.begin(), missing.end()});
+    throw GroupError(silent.front(), format_ranks(silent) +
+                                         " did not complete initialisation within "
+                                         "RONDE_INIT_TIMEOUT_S of " +
+                                         rank_name(tree_.rank()));
   }
 }
 

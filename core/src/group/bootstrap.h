@@ -26,9 +26,8 @@ class Bootstrap {
  public:
   using Clock = MonotonicClock;
 
-  /// `tree` is open. All exchanges share `deadline`.
-  Bootstrap(const ControlTree& tree, Clock::time_point deadline)
-      : tree_(tree), deadline_(deadline) {}
+  /// `tree` is open. All exchanges share `deadline`: Note [Who gives up first].
+  Bootstrap(const ControlTree& tree, Clock::time_point deadline);
 
   /// Returns the blobs of all ranks, by rank.
   std::vector<std::string> exchange(std::string_view blob);
@@ -53,12 +52,16 @@ class Bootstrap {
   BootstrapMessage gather(std::string_view blob, const Conclude& conclude);
   BootstrapMessage send_and_wait(std::string_view blob);
   BootstrapMessage read(const Incoming& incoming) const;
+  static void take_from(std::set<int>& missing, int rank);
   std::pair<Incoming, BootstrapMessage> receive(const std::set<int>& missing);
   void spread(const GroupError& error);
   Problem configuration_difference(const std::string& fingerprint, bool is_sound);
 
   const ControlTree& tree_;
   const Clock::time_point deadline_;
+  Clock::time_point children_limit_;  ///< when this rank gives up ranks below it
+  Clock::time_point parent_limit_;    ///< when it gives up its parent
+  std::vector<int> below_;            ///< all ranks below this one, ascending
   bool is_refused_ = false;
 };
 

@@ -33,8 +33,8 @@ constexpr std::chrono::hours kLongestTimeout = kLongestShutdown;
 /// How much longer than its own limits the engine may take before its thread is abandoned: it then
 /// hangs in a library (MPI_Finalize after a rank died in it).
 constexpr std::chrono::seconds kSlack{10};
-/// How much longer than RONDE_INIT_TIMEOUT_S the start may take: its own limits (kStartStep in
-/// bootstrap.cc) name the missing rank, and should pass first in a tree of up to 30,000 hosts.
+/// How much longer than RONDE_INIT_TIMEOUT_S the start may take: its own limits (kAllSteps in
+/// bootstrap.cc) name the missing rank, and should pass first.
 constexpr std::chrono::seconds kStartSlack{4};
 /// How often a thread that waits for the transport to close checks why it hangs.
 constexpr std::chrono::milliseconds kLookPeriod{20};

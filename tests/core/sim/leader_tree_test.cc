@@ -163,6 +163,30 @@ Config impatient_config() {
   return config;
 }
 
+TEST_CASE("whichever rank is stopped while all start, and whenever, the others name it") {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    const Tree tree(dice);
+    Steps whole(tree.host_of, 0, test::config_of_steps(), tree.most_leaders_below);
+    CHECK(whole.simulation->run());
+    const auto started = static_cast<std::size_t>(whole.simulation->started().count());
+    whole.simulation.reset();
+
+    Steps steps(tree.host_of, 1, impatient_config(), tree.most_leaders_below);
+    const int victim = tree.random_rank(dice);
+    steps.simulation->at(Simulation::Time(dice.below(started)),
+                         [&] { steps.simulation->stop(victim); });
+    CHECK_FALSE(steps.simulation->run());
+    for (int rank = 0; rank < tree.size(); ++rank) {
+      if (rank == victim) continue;
+      const test::End end = test::end_of(steps.simulation->failure(rank));
+      INFO("rank " << rank << ", victim " << victim << ": " << end.text);
+      CHECK(end.failed_rank == victim);
+    }
+  }
+}
+
 TEST_CASE("whichever rank is stopped, all others name it") {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     INFO("seed " << seed);
