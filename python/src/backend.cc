@@ -128,6 +128,7 @@ Work Backend::submit(Request request, milliseconds timeout) {
   request.timeout = timeout > kNoTimeout ? timeout : options_->timeout;
   request.caller_orders = !is_point_to_point(request.kind);
   try {
+    if (timeout > options_->timeout) runtime_of(set_).expect_timeout(timeout);
     return ronde::submit(std::move(request));
   } catch (const Error& e) {
     throw torch_error(e);

@@ -76,6 +76,9 @@ auto fields(Is<StalledOperation> auto& operation) {
 auto fields(Is<StallMessage> auto& message) {
   return std::tie(message.operations);
 }
+auto fields(Is<StallLimitMessage> auto& message) {
+  return std::tie(message.ns);
+}
 auto fields(Is<BootstrapMessage> auto& message) {
   return std::tie(message.rank, message.blobs);
 }

@@ -146,6 +146,11 @@ struct FailureMessage {
   bool overdue = false;
 };
 
+/// To rank 0, before the first operation that may wait longer: the StallLimit of a rank.
+struct StallLimitMessage {
+  std::int64_t ns = 0;
+};
+
 /// From rank 0 to all: operations that have waited for long.
 struct StallMessage {
   std::vector<StalledOperation> operations;
@@ -217,9 +222,9 @@ struct ExchangeReply {
   std::vector<std::int32_t> members = {};  ///< of a set that was made: its ranks in order
 };
 
-using Message =
-    std::variant<HostReadyMessage, DecisionMessage, FailureMessage, StallMessage, BootstrapMessage,
-                 FinishedMessage, ExchangeRequest, ExchangeReply, ResultsMessage>;
+using Message = std::variant<HostReadyMessage, DecisionMessage, FailureMessage, StallMessage,
+                             BootstrapMessage, FinishedMessage, ExchangeRequest, ExchangeReply,
+                             ResultsMessage, StallLimitMessage>;
 
 std::string encode(const Message& message);
 

@@ -26,6 +26,7 @@ ControlPlane::ControlPlane(const RuntimeOptions& options, const Logger& log,
       queue_(queue),
       life_(life),
       stall_limit_(options_.config.stall_abort_s),
+      reported_limit_(stall_limit_.get().value_or(Duration::zero())),
       sets_(options_.config, tree_, log_, queue_),
       exchanges_(queue_) {}
 
@@ -145,6 +146,8 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
     tree_.expect_below(peer, request->rank);
     if (arbiter_) return arbiter_->add(*request, now);
     tree_.send_up(bytes);
+  } else if (const auto* limit = std::get_if<StallLimitMessage>(&message)) {
+    if (options_.stall_slack) stall_limit_.raise(Duration(limit->ns));
   } else {
     handle_message(peer, message);
   }
@@ -258,9 +261,18 @@ void ControlPlane::announce_submissions(TimePoint now) {
       sets_.at(submission.spec().set).announcer->add(std::move(submission));
     }
   } while (!taken.empty());
+  report_stall_limit();
   for (SetEngine* set : sets_.running()) {
     if (shutdown || !set->announcer->idle()) announce(*set, now, shutdown);
   }
+}
+
+/// Reports a limit that the program, or a rank below this one, has raised.
+void ControlPlane::report_stall_limit() {
+  const std::optional<Duration> limit = stall_limit_.get();
+  if (arbiter_ || !limit || *limit <= reported_limit_) return;
+  reported_limit_ = *limit;
+  tree_.send_up(StallLimitMessage{limit->count()});
 }
 
 void ControlPlane::follow_schedule() {

@@ -119,6 +119,7 @@ class ControlPlane {
   void start_exchanges(TimePoint now);
   void handle_reply(const ExchangeReply& reply);
   void announce_submissions(TimePoint now);
+  void report_stall_limit();
   void freeze(const ScheduleMessage& message, TimePoint now);
   void announce(SetEngine& set, TimePoint now, bool shutdown);
   void add_ready(SetEngine& set, const Negotiator::Ranks& ranks, const ReadyMessage& ready,
@@ -146,6 +147,7 @@ class ControlPlane {
   const EngineLife& life_;
   EngineCounters counters_;
   StallLimit stall_limit_;
+  Duration reported_limit_;  ///< as rank 0 knows it
 
   SetEngines sets_;
   std::unique_ptr<FrozenSchedule> schedule_;

@@ -82,13 +82,10 @@ ResultsMessage results_message() {
 }
 
 std::vector<Message> samples() {
-  return {decision_message(),
-          FailureMessage{7, "rank 7 was lost", false, true, true},
-          stall_message(),
-          BootstrapMessage{3, {"", "one", std::string(300, 'x')}},
-          FinishedMessage{{0, 7}},
-          results_message(),
-          HostReadyMessage{{{{4, 6}, ready_message()}, {{5}, {}}}}};
+  return {decision_message(),      FailureMessage{7, "rank 7 was lost", false, true, true},
+          stall_message(),         BootstrapMessage{3, {"", "one", std::string(300, 'x')}},
+          FinishedMessage{{0, 7}}, StallLimitMessage{std::int64_t{1} << 50},
+          results_message(),       HostReadyMessage{{{{4, 6}, ready_message()}, {{5}, {}}}}};
 }
 
 }  // namespace
@@ -155,7 +152,7 @@ TEST_CASE("ranges that are not those of ascending ranks are refused") {
 }
 
 TEST_CASE("an unknown type of message is refused") {
-  CHECK_THROWS_WITH(decode("\x09"), Catch::Contains("unknown type"));
+  CHECK_THROWS_WITH(decode("\x0a"), Catch::Contains("unknown type"));
   CHECK_THROWS_WITH(decode("\xff"), Catch::Contains("unknown type"));
   CHECK_THROWS_AS(decode(""), Error);
 }

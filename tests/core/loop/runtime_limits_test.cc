@@ -157,9 +157,9 @@ TEST_CASE("an operation in progress for too long fails the group") {
                    {has_timeout ? "had begun on every rank" : "has been in progress"});
 }
 
-TEST_CASE("operations may wait as long as the time-outs that the ranks expect") {
+TEST_CASE("an operation may wait as long as the time-out that its rank expects") {
   const inproc::Group group(std::vector<int>{0, 0});
-  std::latch expected(2), over(1);
+  std::latch over(1);
   run_ranks(2, [&](int rank) {
     Config config = test_config();
     config.stall_warn_s = config.stall_abort_s = 0.1;
@@ -174,10 +174,12 @@ TEST_CASE("operations may wait as long as the time-outs that the ranks expect") 
       if (stalled.at(0).waiting > std::chrono::seconds(3)) end_wait();
     };
     Runtime runtime(std::move(options));
-    runtime.expect_timeout(std::chrono::hours(1));
-    runtime.expect_timeout(std::chrono::seconds(0));  // the longest counts
-    expected.arrive_and_wait();
-    if (rank == 0) over.wait();
+    if (rank == 1) {
+      runtime.expect_timeout(std::chrono::hours(1));
+      runtime.expect_timeout(std::chrono::seconds(0));  // the longest counts
+    } else {
+      over.wait();
+    }
     std::vector<float> values(2, 1.0F);
     try {
       runtime.run(sum_request(values, "x"));
@@ -186,6 +188,21 @@ TEST_CASE("operations may wait as long as the time-outs that the ranks expect") 
       throw;
     }
     check_equal(values[0], 2.0F, "the sum");
+    runtime.shutdown();
+  });
+}
+
+TEST_CASE("all ranks up to rank 0 hear of a longer time-out before an operation that has it") {
+  const inproc::Group group({0, 1, 1, 2});
+  run_ranks(4, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.config.stall_abort_s = 60;
+    options.stall_slack = std::chrono::seconds(1);
+    Runtime runtime(std::move(options));
+    if (rank == 2) runtime.expect_timeout(std::chrono::hours(1));
+    runtime.run(barrier_request());
+    check_equal(counter_of(runtime, "coordinator", "stall_limit_s"), rank == 3 ? 60U : 3601U,
+                "the limit");
     runtime.shutdown();
   });
 }

@@ -123,7 +123,8 @@ std::vector<std::string> valid_inputs() {
            BootstrapMessage{3, {"", "one", std::string(40, 'x')}}, FinishedMessage{{0, 7}},
            HostReadyMessage{{{{4, 6}, ready()}, {{5}, {}}}, 1}, ExchangeRequest{key, 3, "blob"},
            ExchangeReply{key, {0, 3}, "error", {"a", "b"}, 2, {0, 3}},
-           ResultsMessage{2, 3, {{1, "allreduce 'x'", 4, 5}, {6, "other", 0}}}}) {
+           ResultsMessage{2, 3, {{1, "allreduce 'x'", 4, 5}, {6, "other", 0}}},
+           StallLimitMessage{60'000'000'000}}) {
     inputs.push_back(encode(message));
   }
   return inputs;
