@@ -10,14 +10,14 @@ Ranks are started by ``ronde run``, torchrun, srun, or, in a build with MPI, mpi
 """
 
 from ronde.torch import elastic
-from ronde.torch.basics import (HorovodInternalError, HostsUpdatedInterrupt, ProcessSet,
-                                add_process_set, ccl_built, cross_rank, cross_size, cuda_built,
-                                ddl_built, global_process_set, gloo_built, gloo_enabled, init,
-                                is_homogeneous, is_initialized, local_rank, local_size, mpi_built,
-                                mpi_enabled, mpi_threads_supported, nccl_built, rank,
-                                remove_process_set, rocm_built, shutdown, size, start_timeline,
-                                stop_timeline)
+from ronde.torch.basics import (HorovodInternalError, ProcessSet, add_process_set, ccl_built,
+                                cross_rank, cross_size, cuda_built, ddl_built, global_process_set,
+                                gloo_built, gloo_enabled, init, is_homogeneous, is_initialized,
+                                local_rank, local_size, mpi_built, mpi_enabled,
+                                mpi_threads_supported, nccl_built, rank, remove_process_set,
+                                rocm_built, shutdown, size, start_timeline, stop_timeline)
 from ronde.torch.compression import Compression
+from ronde.torch.elastic import HostsUpdatedInterrupt
 from ronde.torch.functions import (allgather_object, broadcast_object, broadcast_optimizer_state,
                                    broadcast_parameters)
 from ronde.torch.operations import (Adasum, Average, Max, Min, Product, Sum, allgather,

@@ -6,10 +6,13 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, TypeVar
 
 from ronde import _library as c
 from ronde._library import lib
+
+
+T = TypeVar("T")
 
 
 class HorovodInternalError(RuntimeError):
@@ -18,20 +21,7 @@ class HorovodInternalError(RuntimeError):
     ``failed_rank`` is the rank that was lost; every later operation then fails. Else it is None.
     """
 
-    def __init__(self, *args: Any, failed_rank: Optional[int] = None) -> None:
-        super().__init__(*args)
-        self.failed_rank = failed_rank
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """hvd.elastic.run() forms a new group and goes on with the state as it is.
-
-    Only programs raise it, on all ranks at the same place. ``skip_sync`` changes nothing.
-    """
-
-    def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__("the program asks for a new group")
-        self.skip_sync = skip_sync
+    failed_rank: int | None = None
 
 
 def check(code: int) -> None:
@@ -41,10 +31,11 @@ def check(code: int) -> None:
     text = lib.ronde_last_error().decode(errors="replace")
     if code in (c.INVALID_ARGUMENT, c.DUPLICATE_NAME, c.UNKNOWN_SET, c.NOT_A_MEMBER):
         raise ValueError(text)
-    lost = ctypes.c_int(-1)
+    error, lost = HorovodInternalError(text), ctypes.c_int(-1)
     if code == c.GROUP:
         lib.ronde_failed_rank(0, ctypes.byref(lost))
-    raise HorovodInternalError(text, failed_rank=lost.value if lost.value >= 0 else None)
+    error.failed_rank = lost.value if lost.value >= 0 else None
+    raise error
 
 
 def number(function: Any, *arguments: Any) -> int:
@@ -54,7 +45,11 @@ def number(function: Any, *arguments: Any) -> int:
     return value.value
 
 
-T = TypeVar("T")
+def _numbers(function: Any, *arguments: Any) -> list[int]:
+    """The list that a function of the library writes, and its length."""
+    values = c.ints([0] * number(function, *arguments, None))
+    check(function(*arguments, values, ctypes.byref(ctypes.c_int(len(values)))))
+    return list(values)
 
 
 def _query(ask: Callable[[], T], doc: str) -> Callable[[], T]:
@@ -72,6 +67,10 @@ def _number(function: Any, doc: str, *arguments: Any) -> Callable[[], int]:
     return _query(lambda: number(function, *arguments), doc + " ValueError before init().")
 
 
+def _feature(name: bytes, doc: str) -> Callable[[], bool]:
+    return _query(lambda: bool(lib.ronde_has(name)), doc)
+
+
 size = _number(lib.ronde_size, "How many ranks there are.", 0)
 rank = _number(lib.ronde_rank, "The number of this process, from 0.", 0)
 local_size = _number(lib.ronde_local_size, "How many ranks this host has.")
@@ -80,6 +79,21 @@ cross_size = _number(lib.ronde_cross_size, "How many hosts have a rank of this l
 cross_rank = _number(lib.ronde_cross_rank, "This rank's number among those of its local rank.")
 is_homogeneous = _number(lib.ronde_is_homogeneous, "1 if every host has as many ranks, else 0.")
 is_initialized = _query(lambda: bool(lib.ronde_is_initialized()), "Whether there is a group.")
+mpi_built = _feature(b"mpi_communicator", "Whether the library was built with MPI.")
+mpi_enabled = _feature(b"mpi", "Whether an MPI launcher can start the ranks.")
+gloo_built = _feature(b"key_value", "Whether ranks start without MPI, as by Gloo in Horovod.")
+gloo_enabled = gloo_built
+cuda_built = _feature(b"cuda", "Whether tensors can be on GPUs: the driver can be loaded.")
+rocm_built = ddl_built = ccl_built = _feature(b"", "False: there is none.")
+nccl_built = _query(lambda: int(lib.ronde_feature_version(b"nccl")),
+                    "The version of NCCL (22304 is 2.23.4); 0 where it cannot be loaded.")
+
+
+def mpi_threads_supported() -> bool:
+    """True: the program may call MPI beside Ronde. ValueError without MPI."""
+    if not mpi_built():
+        raise ValueError("this build of Ronde has no MPI")
+    return True
 
 
 class ProcessSet:
@@ -89,19 +103,20 @@ class ProcessSet:
     which is that of the group at the latest.
     """
 
+    process_set_id: int | None = None
+
     def __init__(self, ranks: Iterable[int]) -> None:
         if hasattr(ranks, "py2f"):
             raise NotImplementedError("process sets of communicators: not yet; pass the ranks")
         self.ranks: list[int] = sorted(ranks)
         if any(not isinstance(one, int) for one in self.ranks):
             raise ValueError("a ProcessSet is made of a list of ranks")
-        self.process_set_id: Optional[int] = None
 
-    def size(self) -> Optional[int]:
+    def size(self) -> int | None:
         """How many ranks it has; None before it is made."""
         return None if self.process_set_id is None else len(self.ranks)
 
-    def rank(self) -> Optional[int]:
+    def rank(self) -> int | None:
         """This rank's number in it; None before it is made, ValueError outside of it.
 
         Roots are numbers in the whole group, as in Horovod.
@@ -134,7 +149,7 @@ generation = 0  # of the group: what was prepared in an earlier one is void
 _sets: dict[tuple[int, ...], ProcessSet] = {}  # those of the group, by their ranks
 
 
-def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Makes a process set and returns it. Every rank calls it, with the same ranks.
 
     ValueError if there is one of these ranks; init() takes one of RONDE_PROCESS_SETS.
@@ -142,9 +157,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if tuple(one.ranks) in _sets:
         raise ValueError(f"there is a process set of these ranks: {one}")
-    number = ctypes.c_uint32()
-    check(lib.ronde_process_set_add(c.ints(one.ranks), len(one.ranks), ctypes.byref(number)))
-    one.process_set_id = number.value
+    one.process_set_id = number(lib.ronde_process_set_add, c.ints(one.ranks), len(one.ranks))
     _sets[tuple(one.ranks)] = one
     return one
 
@@ -159,7 +172,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def init(comm: Any = None, process_sets: Union[Sequence[ProcessSet], str, None] = None) -> None:
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Joins the ranks that the launcher started; alone without one. Does nothing the second time.
 
     In a job of `ronde run --elastic` it joins the next group; ``comm`` and ``process_sets`` are a
@@ -171,12 +184,12 @@ def init(comm: Any = None, process_sets: Union[Sequence[ProcessSet], str, None] 
         process_sets: sets to make, equal on all ranks. "dynamic" is the same as None: sets can
             always be added.
     """
-    sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
     if not is_initialized():
-        _start(comm, sets)
+        start(comm, [] if isinstance(process_sets, str) else list(process_sets or ()))
 
 
-def _start(comm: Any, sets: list[ProcessSet]) -> None:
+def start(comm: Any = None, sets: Sequence[ProcessSet] = ()) -> None:
+    """Joins a group: in an elastic job the next one, after the end of that which failed."""
     global generation
     os.environ.setdefault("RONDE_JOIN_AVERAGE", "all")  # averages divide by all, as in Horovod
     options = c.InitOptions()
@@ -184,7 +197,8 @@ def _start(comm: Any, sets: list[ProcessSet]) -> None:
         options.mpi_comm = ctypes.pointer(ctypes.c_int(comm.py2f()))
     elif comm:
         options.mpi_ranks = c.RankList(c.ints(comm), len(comm))
-    if not is_elastic():
+    _forget_sets()
+    if not lib.ronde_is_elastic():
         check(lib.ronde_init(ctypes.byref(options)))
     elif comm or sets:
         raise ValueError("an elastic job takes neither comm nor process_sets, as its ranks change: "
@@ -195,7 +209,9 @@ def _start(comm: Any, sets: list[ProcessSet]) -> None:
     atexit.register(_leave, os.getpid())
     generation += 1
     global_process_set.ranks = list(range(size()))
-    configured = _library_sets()
+    configured: dict[tuple[int, ...], int] = {}  # and that of all ranks
+    for number in _numbers(lib.ronde_process_set_ids):
+        configured.setdefault(tuple(_numbers(lib.ronde_process_set_ranks, number)), number)
     for one in [global_process_set, *sets]:
         one.process_set_id = configured.pop(tuple(one.ranks), None)
         if one.process_set_id is None:
@@ -204,47 +220,6 @@ def _start(comm: Any, sets: list[ProcessSet]) -> None:
     for ranks, number in configured.items():
         _sets[ranks] = ProcessSet(ranks)
         _sets[ranks].process_set_id = number
-
-
-def _library_sets() -> dict[tuple[int, ...], int]:
-    """The ranks and the number of each set: that of all ranks, those of RONDE_PROCESS_SETS."""
-    count = ctypes.c_int()
-    lib.ronde_process_set_ids(None, ctypes.byref(count))
-    ids = (ctypes.c_uint32 * count.value)()
-    sets: dict[tuple[int, ...], int] = {}
-    check(lib.ronde_process_set_ids(ids, ctypes.byref(count)))
-    for number in ids:
-        ranks = c.ints(range(size()))
-        count.value = size()
-        check(lib.ronde_process_set_ranks(number, ranks, ctypes.byref(count)))
-        sets.setdefault(tuple(ranks[:count.value]), number)
-    return sets
-
-
-def is_elastic() -> bool:
-    """Whether `ronde run --elastic` has started this process."""
-    return bool(lib.ronde_is_elastic())
-
-
-def job_goes_on() -> bool:
-    """Whether an elastic job had a group before all ranks of the present one had come."""
-    return bool(lib.ronde_job_goes_on())
-
-
-def fail_job(why: str) -> None:
-    """Lets an elastic job end once this process has, as no replacement could go on."""
-    check(lib.ronde_fail_job(why.encode()))
-
-
-def has_failed() -> bool:
-    """Whether the group has failed."""
-    return bool(lib.ronde_failed_rank(0, ctypes.byref(ctypes.c_int())) == c.GROUP)
-
-
-def rejoin() -> None:
-    """Ends the group of an elastic job and joins the next, where process sets are made anew."""
-    _forget_sets()
-    _start(None, [])
 
 
 def _forget_sets() -> None:
@@ -280,24 +255,3 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 def stop_timeline() -> None:
     """Ends the timeline."""
     check(lib.ronde_timeline_stop())
-
-
-def _feature(name: bytes, doc: str) -> Callable[[], bool]:
-    return _query(lambda: bool(lib.ronde_has(name)), doc)
-
-
-mpi_built = _feature(b"mpi_communicator", "Whether the library was built with MPI.")
-mpi_enabled = _feature(b"mpi", "Whether an MPI launcher can start the ranks.")
-gloo_built = _feature(b"key_value", "Whether ranks start without MPI, as by Gloo in Horovod.")
-gloo_enabled = gloo_built
-cuda_built = _feature(b"cuda", "Whether tensors can be on GPUs: the driver can be loaded.")
-rocm_built = ddl_built = ccl_built = _feature(b"", "False: there is none.")
-nccl_built = _query(lambda: int(lib.ronde_feature_version(b"nccl")),
-                    "The version of NCCL (22304 is 2.23.4); 0 where it cannot be loaded.")
-
-
-def mpi_threads_supported() -> bool:
-    """True: the program may call MPI beside Ronde. ValueError without MPI."""
-    if not mpi_built():
-        raise ValueError("this build of Ronde has no MPI")
-    return True

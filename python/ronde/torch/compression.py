@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compression of tensors that are reduced."""
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 class NoneCompressor:
     """Sends tensors as they are. A class of your own has the same two functions."""
 
-    wire_dtype: Optional[torch.dtype] = None  # in which floating-point tensors travel
+    wire_dtype: torch.dtype | None = None  # in which floating-point tensors travel
 
     @classmethod
     def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:

@@ -17,6 +17,7 @@
 """
 
 import copy
+import ctypes
 import functools
 import itertools
 import logging
@@ -27,11 +28,23 @@ from typing import Any
 import torch
 import torch.utils.data
 
+from ronde._library import GROUP, lib
 from ronde.torch import basics
-from ronde.torch.basics import HorovodInternalError, HostsUpdatedInterrupt
+from ronde.torch.basics import HorovodInternalError
 from ronde.torch.functions import (allgather_object, broadcast_object, broadcast_optimizer_state,
                                    broadcast_parameters)
 from ronde.torch.operations import barrier
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """run() forms a new group and goes on with the state as it is.
+
+    Only programs raise it, on all ranks at the same place. ``skip_sync`` changes nothing.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the program asks for a new group")
+        self.skip_sync = skip_sync
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
@@ -161,11 +174,11 @@ class TorchState:
         """
         saves = allgather_object(self._saves)
         root = saves.index(max(saves))
-        if saves[root] == 0 and basics.job_goes_on():
+        if saves[root] == 0 and lib.ronde_job_goes_on():
             why = ("hvd.elastic.run: no rank is left that holds the state of this job: each was "
                    "lost, or has returned from the function. Start again, or load a checkpoint and "
                    "call state.save() before the function")
-            basics.fail_job(why)
+            basics.check(lib.ronde_fail_job(why.encode()))
             raise RuntimeError(why)
         values = {}
         for name in self._names:
@@ -227,9 +240,10 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 return result
             except (HorovodInternalError, HostsUpdatedInterrupt) as error:
                 returns = isinstance(error, HorovodInternalError)
-                if not basics.is_elastic() or returns and not basics.has_failed():
+                has_failed = lib.ronde_failed_rank(0, ctypes.byref(ctypes.c_int())) == GROUP
+                if not lib.ronde_is_elastic() or returns and not has_failed:
                     raise
                 logging.getLogger("ronde").warning("goes on in a new group after: %s", error)
-            basics.rejoin()
+            basics.start()
 
     return wrapper

@@ -4,7 +4,7 @@
 import ctypes
 import io
 import pickle
-from typing import Any, Optional, Union
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ except ImportError:
     from pickle import dumps
 
 
-def broadcast_parameters(params: Union[dict[str, Tensor], list[Any]], root_rank: int) -> None:
+def broadcast_parameters(params: dict[str, Tensor] | list[Any], root_rank: int) -> None:
     """Overwrites parameters with those of rank ``root_rank``.
 
     ``params`` is ``model.state_dict()``, or a list of parameters or of pairs (name, parameter).
@@ -42,7 +42,7 @@ def _here(storage: Any, place: str) -> Any:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
-                              model: Optional[torch.nn.Module] = None) -> None:
+                              model: torch.nn.Module | None = None) -> None:
     """Overwrites an optimizer's state and options with those of rank ``root_rank``.
 
     On the other ranks the state may be empty, or another one. ``model`` is not needed.

@@ -16,7 +16,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Optional, ParamSpec, TypeVar, Union, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -28,18 +28,18 @@ from ronde.torch.basics import global_process_set as ALL
 from ronde.torch.compression import Compression
 
 Average, Sum, Adasum, Min, Max, Product = c.AVERAGE, c.SUM, c.ADASUM, c.MIN, c.MAX, c.PRODUCT
-DTYPES = {torch.uint8: c.U8, torch.int8: c.I8, torch.int16: c.I16, torch.int32: c.I32,
-          torch.int64: c.I64, torch.float16: c.F16, torch.bfloat16: c.BF16, torch.float32: c.F32,
-          torch.float64: c.F64, torch.bool: c.BOOL, torch.uint16: c.U16, torch.uint32: c.U32,
-          torch.uint64: c.U64, torch.complex64: c.C64, torch.complex128: c.C128}
+DTYPES = {dtype: code for code, dtype in enumerate((  # by their place in ronde_dtype
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.bool, torch.uint16, torch.uint32, torch.uint64,
+    torch.complex64, torch.complex128))}
 WIDE = (torch.float32, torch.float64)
 INTEGERS = {dtype for dtype in DTYPES if not (dtype.is_floating_point or dtype.is_complex)}
-Name = Optional[str]
+Name = str | None
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Tensors = Sequence[Tensor]
-Finish = Optional[Callable[["Handle"], Any]]
+Finish = Callable[["Handle"], Any] | None
 _CALLS = {kind: getattr(lib, "ronde_" + kind)
           for kind in ("allreduce", "broadcast", "allgather", "alltoall", "reducescatter")}
 _SLICE_S = ctypes.c_double(0.1)  # Ctrl-C ends a wait within this time
@@ -50,7 +50,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.input, self.output, self.options = c.Tensor(), c.Tensor(), c.OperationOptions()
-        self.arguments = tuple(map(ctypes.byref, (self.input, self.output, self.options)))
+        self.arguments: Any = tuple(map(ctypes.byref, (self.input, self.output, self.options)))
 
 
 _scratch = _Scratch()
@@ -62,8 +62,8 @@ class Handle:
 
     __slots__ = ("work", "kept", "result", "finish", "done", "stream")
 
-    def __init__(self, work: ctypes.c_void_p, kept: Any, result: Any, finish: Finish = None,
-                 stream: Optional[int] = None) -> None:
+    def __init__(self, work: ctypes.c_void_p, kept: Any = None, result: Any = None,
+                 finish: Finish = None, stream: int | None = None) -> None:
         self.work, self.kept, self.result, self.finish = work, kept, result, finish
         self.stream = stream  # the program's, where tensors are on a GPU
         self.done = False
@@ -108,7 +108,7 @@ class Handle:
 _dropped: list[Handle] = []  # in flight, so that their tensors are in use
 
 
-def _describe(struct: Any, tensor: Tensor) -> Optional[int]:
+def _describe(struct: Any, tensor: Tensor) -> int | None:
     """Fills a ronde_tensor. Returns the stream that a tensor on a GPU is used in."""
     shape: Sequence[int] = tensor.shape
     if len(shape) > c.MAX_DIMS:
@@ -123,7 +123,7 @@ def _describe(struct: Any, tensor: Tensor) -> Optional[int]:
     return stream
 
 
-def _dense(tensor: Tensor, has_rows: bool = False) -> Tensor:
+def dense(tensor: Tensor, has_rows: bool = False) -> Tensor:
     """The tensor, or a copy in row-major order; ValueError for one that cannot be sent."""
     if has_rows and tensor.dim() == 0:
         raise ValueError("a scalar has no rows to join or to divide")
@@ -134,21 +134,24 @@ def _dense(tensor: Tensor, has_rows: bool = False) -> Tensor:
     return tensor.detach().contiguous().resolve_conj().resolve_neg()
 
 
-def _submit(kind: str, tensor: Tensor, output: Optional[Tensor], name: Name,
+def _submit(kind: str, tensor: Tensor, output: Tensor | None, name: Name,
             process_set: ProcessSet, finish: Finish = None, op: int = Sum,
             factors: tuple[float, float] = (1.0, 1.0), root: int = 0, wire: int = -1,
-            splits: Optional[list[int]] = None) -> Handle:
+            splits: list[int] | None = None) -> Handle:
     """Starts an operation whose result is ``output``, or what the work brings."""
     scratch, options = _scratch, _scratch.options
     stream = _describe(scratch.input, tensor)
     given, into, described = scratch.arguments
-    kept: list[Any] = [tensor]
+    kept: list[Any] = [tensor, output]
     options.allocate = _OWN_MEMORY
-    if output is not None and output is not tensor:
+    if output is tensor:
+        into = given
+    elif output is not None:
         _describe(scratch.output, output)
-        kept.append(output)
-    elif output is None and stream is not None:
-        options.allocate = _allocator(kept)
+    else:
+        into = None
+        if stream is not None:
+            options.allocate = _allocator(kept)
     options.name = None if name is None else f"{kind}.{name}".encode()
     options.caller_orders = int(name is None)
     options.op, options.root, options.wire_dtype = op, root, wire
@@ -157,8 +160,7 @@ def _submit(kind: str, tensor: Tensor, output: Optional[Tensor], name: Name,
     options.splits = None if splits is None else (ctypes.c_int64 * len(splits))(*splits)
     options.split_count = 0 if splits is None else len(splits)
     work = ctypes.c_void_p()
-    check(_CALLS[kind](given, None if output is None else given if output is tensor else into,
-                       described, ctypes.byref(work)))
+    check(_CALLS[kind](given, into, described, ctypes.byref(work)))
     return Handle(work, kept, output, finish, stream)
 
 
@@ -194,9 +196,7 @@ def _brought(handle: Handle) -> Tensor:
     if not data.value:
         return like.new_empty(sizes)
     buffer = (ctypes.c_ubyte * (sizes.numel() * like.element_size())).from_address(data.value)
-    owner = Handle(handle.work, None, None)
-    owner.done = True
-    buffer.owner = owner  # type: ignore[attr-defined]
+    buffer.owner = Handle(handle.work)  # type: ignore[attr-defined]
     handle.work = ctypes.c_void_p()
     return torch.frombuffer(buffer, dtype=like.dtype).view(sizes)
 
@@ -282,7 +282,7 @@ def _grouped(call: Callable[Concatenate[Tensor, P], Any],
         lambda tensors, *arguments, **options: cast(Any, call)(tensors, *arguments, **options)))
 
 
-def _op(op: Optional[int], average: Optional[bool]) -> int:
+def _op(op: int | None, average: bool | None) -> int:
     if average is None:
         return Average if op is None else op
     if op is not None:
@@ -291,11 +291,11 @@ def _op(op: Optional[int], average: Optional[bool]) -> int:
     return Average if average else Sum
 
 
-def _into(kind: str, tensor: Tensor, result: Optional[Tensor], name: Name, process_set: ProcessSet,
+def _into(kind: str, tensor: Tensor, result: Tensor | None, name: Name, process_set: ProcessSet,
           op: int = Sum, prescale: float = 1.0, postscale: float = 1.0, root: int = 0,
-          wire: Optional[torch.dtype] = None) -> Handle:
+          wire: torch.dtype | None = None) -> Handle:
     """Starts an operation into ``result``; None is a new tensor of the same shape."""
-    source, after = _dense(tensor), 1.0
+    source, after = dense(tensor), 1.0
     result = torch.empty_like(source) if result is None else result
     output = source if result is tensor else result
     if (prescale != 1.0 or postscale != 1.0) and source.dtype in INTEGERS:
@@ -317,10 +317,10 @@ def _into(kind: str, tensor: Tensor, result: Optional[Tensor], name: Name, proce
                    -1 if wire is None or source.dtype not in WIDE else DTYPES[wire])
 
 
-def allreduce_async(tensor: Tensor, average: Optional[bool] = None, name: Name = None,
-                    op: Optional[int] = None, prescale_factor: float = 1.0,
+def allreduce_async(tensor: Tensor, average: bool | None = None, name: Name = None,
+                    op: int | None = None, prescale_factor: float = 1.0,
                     postscale_factor: float = 1.0, process_set: ProcessSet = ALL, *,
-                    _in_place: bool = False, _wire: Optional[torch.dtype] = None) -> Handle:
+                    _in_place: bool = False, _wire: torch.dtype | None = None) -> Handle:
     """Starts an allreduce into a new tensor; see allreduce()."""
     return _each(lambda one, name: _into(
         "allreduce", one, one if _in_place else None, name, process_set, _op(op, average),
@@ -334,8 +334,8 @@ grouped_allreduce_async_ = _grouped(allreduce_async_)
 grouped_allreduce_ = _waiting(grouped_allreduce_async_)
 
 
-def allreduce(tensor: Tensor, average: Optional[bool] = None, name: Name = None,
-              compression: Any = Compression.none, op: Optional[int] = None,
+def allreduce(tensor: Tensor, average: bool | None = None, name: Name = None,
+              compression: Any = Compression.none, op: int | None = None,
               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
               process_set: ProcessSet = ALL) -> Tensor:
     """Returns the average, or what ``op`` says, of the ranks' tensors of one shape and type.
@@ -350,13 +350,8 @@ def allreduce(tensor: Tensor, average: Optional[bool] = None, name: Name = None,
     """
     rest: Any = {"op": _op(op, average), "prescale_factor": prescale_factor,
                  "postscale_factor": postscale_factor, "process_set": process_set}
-
-    def back(gradients: Tensors) -> Any:
-        if len(gradients) == 1:
-            return [allreduce(gradients[0], **rest)]
-        return grouped_allreduce(gradients, **rest)
-
-    return _recorded(allreduce_async, back, tensor, compression, name=name, **rest)
+    return _recorded(allreduce_async, lambda gradients: grouped_allreduce(gradients, **rest),
+                     tensor, compression, name=name, **rest)
 
 
 grouped_allreduce = _grouped(allreduce)
@@ -364,7 +359,7 @@ grouped_allreduce = _grouped(allreduce)
 
 def allgather_async(tensor: Tensor, name: Name = None, process_set: ProcessSet = ALL) -> Handle:
     """Starts an allgather; see allgather()."""
-    return _each(lambda one, name: _submit("allgather", _dense(one, True), None, name, process_set,
+    return _each(lambda one, name: _submit("allgather", dense(one, True), None, name, process_set,
                                            _brought), tensor, name, process_set)
 
 
@@ -388,7 +383,7 @@ def allgather(tensor: Tensor, name: Name = None, process_set: ProcessSet = ALL) 
 grouped_allgather = _grouped(allgather)
 
 
-def sparse_allreduce_async(tensor: Tensor, name: Name = None, op: Optional[int] = None,
+def sparse_allreduce_async(tensor: Tensor, name: Name = None, op: int | None = None,
                            process_set: ProcessSet = ALL) -> Handle:
     """Starts a sum or an average of sparse tensors, not coalesced; ``handle()`` waits for it."""
     op = _op(op, None)
@@ -434,10 +429,10 @@ def broadcast(tensor: Tensor, root_rank: int, name: Name = None,
                      process_set=process_set)
 
 
-def alltoall_async(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = None,
+def alltoall_async(tensor: Tensor, splits: Tensor | Sequence[int] | None = None,
                    name: Name = None, process_set: ProcessSet = ALL) -> Handle:
     """Starts an alltoall; the result is always the pair of tensor and received splits."""
-    tensor, ranks = _dense(tensor, True), process_set.count()
+    tensor, ranks = dense(tensor, True), process_set.count()
     rows, dtype = len(tensor), splits.dtype if isinstance(splits, Tensor) else torch.int32
     if splits is None and rows % ranks:
         raise ValueError(f"{rows} rows do not divide by {ranks} ranks: give splits")
@@ -456,7 +451,7 @@ def alltoall_async(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = 
                    splits=numbers)
 
 
-def alltoall(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = None, name: Name = None,
+def alltoall(tensor: Tensor, splits: Tensor | Sequence[int] | None = None, name: Name = None,
              process_set: ProcessSet = ALL) -> Any:
     """Sends ``splits[r]`` rows to rank r of the set, without splits equally many to each.
 
@@ -485,7 +480,7 @@ def reducescatter_async(tensor: Tensor, name: Name = None, op: int = Average,
                         postscale_factor: float = 1.0) -> Handle:
     """Starts a reducescatter; see reducescatter()."""
     def start(one: Tensor, name: Name) -> Handle:
-        source, own = _dense(one, True), process_set.rank() or 0
+        source, own = dense(one, True), process_set.rank() or 0
         rows, more = divmod(len(source), process_set.count())
         output = source.new_empty((rows + (own < more), *source.shape[1:]))
         return _into("reducescatter", source, output, name, process_set, op, prescale_factor,
@@ -523,9 +518,9 @@ def join(device: int = -1) -> int:
     """
     work = ctypes.c_void_p()
     check(lib.ronde_join(0, ctypes.byref(work)))
-    last: int = Handle(work, None, None,
-                       lambda handle: number(lib.ronde_work_last_rank, handle.work)).wait()
-    return last
+    joined = Handle(work)
+    joined.wait()
+    return number(lib.ronde_work_last_rank, work)
 
 
 def barrier(process_set: ProcessSet = ALL) -> None:
@@ -533,14 +528,14 @@ def barrier(process_set: ProcessSet = ALL) -> None:
     options, work = c.OperationOptions(), ctypes.c_void_p()
     options.process_set, options.caller_orders = process_set.made(), 1
     check(lib.ronde_barrier(ctypes.byref(options), ctypes.byref(work)))
-    Handle(work, None, None).wait()
+    Handle(work).wait()
 
 
 class PreparedAllreduce:
     """An allreduce in place that is started for each step, on tensors of one shape and type."""
 
     def __init__(self, tensor: Tensor, name: str, op: int, factors: tuple[float, float],
-                 wire: Optional[torch.dtype], process_set: ProcessSet) -> None:
+                 wire: torch.dtype | None, process_set: ProcessSet) -> None:
         description, options = c.Tensor(), c.OperationOptions()
         self._stream = _describe(description, tensor)
         options.name, options.op = f"allreduce.{name}".encode(), op

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Optional, Union
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from ronde.torch.basics import ProcessSet, global_process_set
 from ronde.torch.compression import Compression
 from ronde.torch.functions import broadcast_object
 from ronde.torch.operations import (Adasum, Average, Handle, PreparedAllreduce, allreduce_async_,
-                                    grouped_allreduce_async_, sparse_allreduce_async)
+                                    dense, grouped_allreduce_async_, sparse_allreduce_async)
 
-Groups = Union[int, list[list[Tensor]], None]
+Groups = int | list[list[Tensor]] | None
 # Compressions that the engine does by itself, with sums in f32.
 _BUILT_IN = (Compression.none, Compression.fp16, Compression.bf16)
 
@@ -34,8 +34,8 @@ class _Bucket:
         self.optimizer = weakref.ref(optimizer)  # else the hooks would keep it alive
         self.parameters, self.is_group = parameters, is_group
         self.passes = dict.fromkeys(parameters, optimizer.backward_passes_per_step)  # to come
-        self.handle: Optional[Handle] = None
-        self.prepared: Optional[PreparedAllreduce] = None
+        self.handle: Handle | None = None
+        self.prepared: PreparedAllreduce | None = None
         self.key: Any = None  # what it is prepared for
 
     def on_gradient(self, p: Tensor) -> None:
@@ -56,17 +56,19 @@ class _Bucket:
 class _DistributedOptimizer(torch.optim.Optimizer):
     """What DistributedOptimizer() puts before the class of the optimizer that it wraps."""
 
-    _parameter_names: dict[Tensor, str]
-    _compression: Any
-    _factors: tuple[float, float]
-    _buckets: list[_Bucket]
     _began = False  # a backward pass since the last step()
     _synchronized = False
     _should_synchronize = True
-    backward_passes_per_step: int
-    op: int
-    sparse_as_dense: bool
-    process_set: ProcessSet
+
+    def _adopt(self, optimizer: torch.optim.Optimizer, names: dict[Tensor, str], compression: Any,
+               passes: int, op: int, predivide: float, as_dense: bool, ranks: ProcessSet) -> None:
+        """Shares what ``optimizer`` has."""
+        # The step() that a learning-rate scheduler puts into an optimizer would hide this class's.
+        self.__dict__.update({key: one for key, one in vars(optimizer).items() if key != "step"})
+        self._parameter_names, self._compression, self.op = names, compression, op
+        self.backward_passes_per_step, self.sparse_as_dense = passes, as_dense
+        self.process_set, self._factors = ranks, (1.0 / predivide, predivide)
+        self._buckets: list[_Bucket] = []
 
     def _watch(self, parameters: list[Tensor], groups: Groups) -> None:
         """Has the gradients of these parameters reduced from now on."""
@@ -81,7 +83,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 p.register_post_accumulate_grad_hook(bucket.on_gradient)  # type: ignore
 
     def _parts(self, parameters: list[Tensor],
-               groups: Union[int, list[list[Tensor]]]) -> list[list[Tensor]]:
+               groups: int | list[list[Tensor]]) -> list[list[Tensor]]:
         """The members of each group, in the order of the lowest rank's parameters."""
         names = broadcast_object([self._parameter_names[p] for p in parameters],
                                  self.process_set.ranks[0], process_set=self.process_set)
@@ -111,15 +113,16 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if p.grad is None:  # other ranks may have computed it
                 p.grad = torch.zeros_like(p)
             gradients.append(p.grad)
-        first, is_group = bucket.parameters[0], bucket.is_group
-        name = self._parameter_names[first]
-        if gradients[0].is_sparse and not (is_group or self.sparse_as_dense):
+        first, is_group, gradient = bucket.parameters[0], bucket.is_group, gradients[0]
+        name, is_sparse = self._parameter_names[first], gradient.is_sparse
+        if is_sparse and not (is_group or self.sparse_as_dense):
             bucket.handle = sparse_allreduce_async(
-                gradients[0], name, self.op, self.process_set).then(partial(_assign, first))
+                gradient, name, self.op, self.process_set).then(partial(_assign, first))
             return
         built_in = self._compression in _BUILT_IN
-        if built_in and not is_group and _is_plain(gradients[0]):
-            bucket.handle = self._prepared(bucket, name, gradients[0]).start(gradients[0])
+        if (built_in and not (is_group or is_sparse) and gradient.is_contiguous()
+                and dense(gradient) is gradient):
+            bucket.handle = self._prepared(bucket, name, gradient).start(gradient)
             return
         compression = Compression.none if built_in else self._compression
         sent, contexts = zip(*[compression.compress(one.to_dense() if one.is_sparse else one)
@@ -211,12 +214,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         super().zero_grad(*arguments, **options)
 
 
-def _is_plain(gradient: Tensor) -> bool:
-    """Whether it is dense and row-major."""
-    return (not gradient.is_sparse and gradient.is_contiguous()
-            and not (gradient.is_conj() or gradient.is_neg()))
-
-
 def _assign(p: Tensor, value: Tensor) -> None:
     """Makes ``value`` the gradient, sparse if it was."""
     assert p.grad is not None
@@ -251,7 +248,7 @@ class _AdasumOptimizer(_DistributedOptimizer):
 
 
 def _named(optimizer: torch.optim.Optimizer,
-           named_parameters: Optional[Iterable[tuple[str, Tensor]]]) -> dict[Tensor, str]:
+           named_parameters: Iterable[tuple[str, Tensor]] | None) -> dict[Tensor, str]:
     """The name of each parameter; ValueError unless each has one of its own."""
     groups = [group["params"] for group in optimizer.param_groups]
     pairs = list(named_parameters) if named_parameters is not None else [
@@ -271,7 +268,7 @@ def _named(optimizer: torch.optim.Optimizer,
 
 
 def DistributedOptimizer(optimizer: torch.optim.Optimizer,
-                         named_parameters: Optional[Iterable[tuple[str, Tensor]]] = None,
+                         named_parameters: Iterable[tuple[str, Tensor]] | None = None,
                          compression: Any = Compression.none, backward_passes_per_step: int = 1,
                          op: int = Average, gradient_predivide_factor: float = 1.0,
                          num_groups: int = 0, groups: Groups = None, sparse_as_dense: bool = False,
@@ -312,12 +309,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     front = _AdasumOptimizer if combines else _DistributedOptimizer
     kind: Any = type(type(optimizer).__name__, (front, type(optimizer)), {})
     wrapped = kind.__new__(kind)
-    # The step() that a learning-rate scheduler puts into an optimizer would hide this class's.
-    wrapped.__dict__.update({key: one for key, one in vars(optimizer).items() if key != "step"})
-    wrapped._parameter_names = _named(optimizer, named_parameters)
-    wrapped._compression, wrapped.op, wrapped.process_set = compression, op, process_set
-    wrapped.backward_passes_per_step = backward_passes_per_step
-    wrapped.sparse_as_dense, wrapped._buckets = sparse_as_dense, []
-    wrapped._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
+    wrapped._adopt(optimizer, _named(optimizer, named_parameters), compression,
+                   backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense,
+                   process_set)
     wrapped._watch([p for group in wrapped.param_groups for p in group["params"]], groups)
     return wrapped
