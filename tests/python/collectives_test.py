@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import unittest
 from datetime import timedelta
@@ -11,13 +10,11 @@ from datetime import timedelta
 import ranks
 import torch
 import torch.distributed as dist
+from ranks import FLOATS, values
 
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-            torch.uint16, torch.uint32, torch.uint64]
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+INTEGERS = ranks.INTEGERS + [torch.uint16, torch.uint32, torch.uint64]
 COMPLEX = [torch.complex64, torch.complex128]
 MOVED = [torch.float8_e4m3fn, torch.float8_e5m2]
-ALL = INTEGERS + FLOATS + COMPLEX + MOVED + [torch.bool]
 OPS = {
     dist.ReduceOp.SUM: torch.add, dist.ReduceOp.PRODUCT: torch.mul,
     dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.MAX: torch.maximum,
@@ -25,31 +22,6 @@ OPS = {
     dist.ReduceOp.BXOR: torch.bitwise_xor, dist.ReduceOp.AVG: torch.add,
 }
 BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
-
-
-def values(dtype: torch.dtype, rank: int, count: int = 37) -> torch.Tensor:
-    """Small numbers of a rank, whose sums and products every dtype can hold."""
-    numbers = (torch.arange(count) * 7 + rank * 3) % 4 + rank % 2
-    if dtype == torch.bool:
-        return numbers % 2 == 0
-    if dtype.is_complex:
-        return torch.complex(numbers.double(), (numbers + 1).double()).to(dtype)
-    return numbers.float().to(dtype) if dtype in MOVED else numbers.to(dtype)
-
-
-def wide(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor.to(torch.int64)
-
-
-def expected(op: dist.ReduceOp, inputs: list[torch.Tensor]) -> torch.Tensor:
-    dtype = inputs[0].dtype
-    total = functools.reduce(OPS[op], map(wide, inputs))
-    if op == dist.ReduceOp.AVG:
-        parts = torch.view_as_real(total) if dtype.is_complex else total
-        parts.div_(len(inputs), rounding_mode="trunc" if dtype in INTEGERS else None)
-    return total.to(dtype)
 
 
 def expect_equal(actual: torch.Tensor, wanted: torch.Tensor, *what: object) -> None:
@@ -68,70 +40,66 @@ def ops_of(dtype: torch.dtype) -> list:
 
 def reductions(rank: int, size: int) -> None:
     for dtype in INTEGERS + FLOATS + COMPLEX + [torch.bool]:
+        whole = [values(dtype, other, size, 37) for other in range(size)]
+        mine = whole[rank]
         for op in ops_of(dtype):
-            what = (dtype, op)
-            inputs = [values(dtype, other) for other in range(size)]
-            total = expected(op, inputs)
-            tensor = inputs[rank].clone()
+            total = ranks.reduced(OPS[op], whole, op == dist.ReduceOp.AVG)
+            tensor = mine.clone()
             dist.all_reduce(tensor, op)
-            expect_equal(tensor, total, *what)
+            expect_equal(tensor, total, dtype, op)
             if dtype.is_complex:
                 continue  # torch passes real views of it to allreduce alone
             for root in range(size):
-                tensor = inputs[rank].clone()
+                tensor = mine.clone()
                 dist.reduce(tensor, root, op)
                 if rank == root:
-                    expect_equal(tensor, total, "reduce", *what)
-            whole = [values(dtype, other, 5 * size) for other in range(size)]
-            mine = expected(op, whole)[5 * rank:5 * rank + 5]
-            output = torch.empty(5, dtype=dtype)
-            dist.reduce_scatter_tensor(output, whole[rank], op)
-            expect_equal(output, mine, "reduce_scatter_tensor", *what)
-            output = torch.empty(5, dtype=dtype)
-            dist.reduce_scatter(output, [part.clone() for part in whole[rank].chunk(size)], op)
-            expect_equal(output, mine, "reduce_scatter", *what)
+                    expect_equal(tensor, total, "reduce", dtype, op)
+            outputs = torch.empty(2, 37, dtype=dtype)
+            dist.reduce_scatter_tensor(outputs[0], mine, op)
+            dist.reduce_scatter(outputs[1], [part.clone() for part in mine], op)
+            expect_equal(outputs, torch.stack([total[rank]] * 2), "reduce_scatter", dtype, op)
     factor = dist._make_nccl_premul_sum(float(rank + 2))
     tensor = torch.full((9,), 3.0)
     dist.all_reduce(tensor, factor)
     expect_equal(tensor, torch.full((9,), 3.0 * sum(range(2, size + 2))))
     ranks.fails(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "non-integral",
                 error=ValueError)
-    ranks.fails(lambda: dist.all_reduce(values(MOVED[0], 0)), "moved, not computed",
+    ranks.fails(lambda: dist.all_reduce(values(MOVED[0], 0, 3)), "moved, not computed",
                 error=ValueError)
 
 
 def movements(rank: int, size: int) -> None:
-    for dtype in ALL:
-        inputs = [values(dtype, other) for other in range(size)]
-        mine = inputs[rank]
+    for dtype in INTEGERS + FLOATS + COMPLEX + MOVED + [torch.bool]:
+        inputs = [values(dtype, other, 37) for other in range(size)]
+        mine, every = inputs[rank], torch.cat(inputs)
         for root in range(size):
             tensor = mine.clone()
             dist.broadcast(tensor, root)
             expect_equal(tensor, inputs[root], "broadcast")
             gathered = [torch.empty_like(mine) for _ in range(size)] if rank == root else None
             dist.gather(mine, gathered, root)
-            for other in range(size if rank == root else 0):
-                expect_equal(gathered[other], inputs[other], "gather")
+            if rank == root:
+                expect_equal(torch.cat(gathered), every, "gather")
             output = torch.empty_like(mine)
             dist.scatter(output, inputs if rank == root else None, root)
             expect_equal(output, mine, "scatter")
         gathered = [torch.empty_like(mine) for _ in range(size)]
         dist.all_gather(gathered, mine)
-        whole = torch.empty(size * mine.numel(), dtype=dtype)
-        dist.all_gather_into_tensor(whole, mine)
-        dist.all_gather(list(whole.chunk(size)), mine)  # adjacent, so not copied
-        for other in range(size):
-            expect_equal(gathered[other], inputs[other], "all_gather")
-            expect_equal(whole.chunk(size)[other], inputs[other], "all_gather_into_tensor")
+        expect_equal(torch.cat(gathered), every, "all_gather")
+        into, adjacent = torch.empty_like(every), torch.empty_like(every)
+        dist.all_gather_into_tensor(into, mine)
+        dist.all_gather(list(adjacent.chunk(size)), mine)  # not copied
+        expect_equal(into, every, "all_gather_into_tensor")
+        expect_equal(adjacent, every, "all_gather of adjacent outputs")
         sent = [values(dtype, rank + 10 * other, rank + 1) for other in range(size)]
         received = [torch.empty(other + 1, dtype=dtype) for other in range(size)]
         dist.all_to_all(received, sent)
-        flat = torch.empty(sum(range(1, size + 1)), dtype=dtype)
+        wanted = torch.cat([values(dtype, other + 10 * rank, other + 1) for other in range(size)])
+        expect_equal(torch.cat(received), wanted, "alltoall")
+        flat = torch.empty_like(wanted)
         dist.all_to_all_single(flat, torch.cat(sent), [other + 1 for other in range(size)],
                                [rank + 1] * size)
-        for other in range(size):
-            expect_equal(received[other], values(dtype, other + 10 * rank, other + 1), "alltoall")
-        expect_equal(flat, torch.cat(received), "all_to_all_single")
+        expect_equal(flat, wanted, "all_to_all_single")
         to, source = (rank + 1) % size, (rank - 1) % size
         output = torch.empty_like(mine)
         work = dist.isend(mine, to, tag=3)
@@ -144,8 +112,7 @@ def shapes(rank: int, size: int) -> None:
     """Uneven lists, empty and noncontiguous tensors, rows of several elements."""
     outputs = [torch.empty(other + 1) for other in range(size)]
     dist.all_gather(outputs, torch.full((rank + 1,), float(rank)))
-    for other in range(size):
-        expect_equal(outputs[other], torch.full((other + 1,), float(other)))
+    expect_equal(torch.cat(outputs), torch.arange(float(size)).repeat_interleave(torch.arange(size) + 1))
     output = torch.empty(rank + 1)
     dist.reduce_scatter(output, [torch.ones(other + 1) * rank for other in range(size)])
     expect_equal(output, torch.ones(rank + 1) * sum(range(size)))
@@ -158,8 +125,7 @@ def shapes(rank: int, size: int) -> None:
     dist.all_reduce(torch.empty(0))
     columns = [torch.empty(3, 2).t() for _ in range(size)]
     dist.all_gather(columns, torch.full((3, 2), float(rank)).t())
-    for other in range(size):
-        expect_equal(columns[other], torch.full((2, 3), float(other)))
+    expect_equal(torch.stack(columns), torch.arange(float(size)).view(-1, 1, 1).expand(-1, 2, 3))
     ranks.fails(lambda: dist.all_reduce(torch.ones(6, 6)[:, ::2]), "contiguous", error=ValueError)
     rows = torch.full((size * 2, 3), float(rank))
     output = torch.empty_like(rows)
@@ -172,29 +138,14 @@ def shapes(rank: int, size: int) -> None:
 
 
 def messages(rank: int, size: int) -> None:
-    if rank == 0:
-        seen = set()
-        for _ in range(size - 1):
-            tensor = torch.zeros(2)
-            source = dist.recv(tensor)
-            expect_equal(tensor, torch.full((2,), float(source)))
-            seen.add(source)
-        assert seen == set(range(1, size)), seen
-    else:
-        dist.send(torch.full((2,), float(rank)), 0)
-    dist.barrier()  # else a message of below may be the next that rank 0 takes
-    outputs = [torch.zeros(3) for _ in range(size)]
+    outputs = [torch.full((3,), float(rank)) for _ in range(size)]
     operations = []
     for other in set(range(size)) - {rank}:
         operations.append(dist.P2POp(dist.isend, torch.full((3,), float(rank)), other))
         operations.append(dist.P2POp(dist.irecv, outputs[other], other))
     for work in dist.batch_isend_irecv(operations):
         work.wait()
-    for other in set(range(size)) - {rank}:
-        expect_equal(outputs[other], torch.full((3,), float(other)))
-    found = [None] * size
-    dist.all_gather_object(found, {"rank": rank})
-    assert found == [{"rank": other} for other in range(size)]
+    expect_equal(torch.stack(outputs), torch.arange(float(size)).view(-1, 1).expand(-1, 3))
 
 
 def works(rank: int, size: int) -> None:
@@ -230,21 +181,6 @@ def works(rank: int, size: int) -> None:
         for tensor in tensors[:3]:
             dist.all_reduce(tensor)
     expect_equal(tensors[2], torch.full((1000,), float(size)))
-    for tensor in tensors[:3]:
-        tensor.fill_(1.0)
-    dist.all_reduce_coalesced(tensors[:3])
-    expect_equal(tensors[2], torch.full((1000,), float(size)))
-
-
-def sparse(rank: int, size: int) -> None:
-    dense = torch.zeros(6, 2)
-    dense[rank], dense[5] = rank + 1.0, 1.0
-    tensor = dense.to_sparse(1)
-    total = sum((torch.eye(6)[other].view(6, 1) * (other + 1) for other in range(size)),
-                torch.zeros(6, 2))
-    total[5] = size
-    dist.all_reduce(tensor)
-    expect_equal(tensor.to_dense(), total)
 
 
 def groups(rank: int, size: int) -> None:
@@ -293,27 +229,11 @@ def groups(rank: int, size: int) -> None:
 
 
 class Collectives(unittest.TestCase):
-    def test_reductions(self) -> None:
-        ranks.run(reductions, ranks=3)
+    test_works = ranks.case(works)
 
-    def test_movements(self) -> None:
-        ranks.run(movements, ranks=3)
 
-    def test_shapes(self) -> None:
-        ranks.run(shapes, ranks=3)
-
-    def test_messages(self) -> None:
-        ranks.run(messages, ranks=3)
-
-    def test_works(self) -> None:
-        ranks.run(works)
-
-    def test_sparse(self) -> None:
-        ranks.run(sparse, ranks=3)
-
-    def test_groups(self) -> None:
-        ranks.run(groups, ranks=3)
-
+for _one in (reductions, movements, shapes, messages, groups):
+    setattr(Collectives, f"test_{_one.__name__}", ranks.case(_one, ranks=3))
 
 if __name__ == "__main__":
     unittest.main()

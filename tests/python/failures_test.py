@@ -22,6 +22,13 @@ import torch.distributed as dist
 SHORT = timedelta(seconds=0.5)
 
 
+def expect_alive() -> None:
+    """The group works."""
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor[0] == dist.get_world_size()
+
+
 def killed(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(10))
     work = dist.all_reduce(torch.ones(10), async_op=True) if rank != 1 else None
@@ -60,9 +67,13 @@ def mismatched(rank: int, size: int) -> None:
         assert rank == 1
     except RuntimeError as error:
         assert "rows" in str(error), error
-    tensor = torch.ones(3)
-    dist.all_reduce(tensor)
-    assert tensor[0] == size
+    work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
+    while not work.is_completed():
+        time.sleep(0.01)
+    ranks.fails(work.result, "rank 0", error=dist.DistBackendError)
+    sparse = torch.sparse_coo_tensor([[1]], [1.0], (3 + rank,))  # the index is valid on all ranks
+    ranks.fails(lambda: dist.all_reduce(sparse), "differ in their size", error=ValueError)
+    expect_alive()
 
 
 def late(rank: int, size: int, folder: str) -> None:
@@ -84,9 +95,7 @@ def late(rank: int, size: int, folder: str) -> None:
         ranks.fails(lambda: dist.all_reduce(torch.ones(3)), "timed out", error=dist.DistBackendError)
     group = dist.distributed_c10d._get_default_group()
     group.set_timeout(timedelta(seconds=30))
-    tensor = torch.ones(3)
-    dist.all_reduce(tensor)
-    assert tensor[0] == size
+    expect_alive()
     dist.destroy_process_group()
 
 
@@ -109,31 +118,12 @@ def patient(rank: int, size: int, folder: str) -> None:
 
 
 def interrupted(rank: int, size: int) -> None:
-    if rank == 0:
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        ranks.fails(lambda: dist.recv(torch.ones(3), 1), error=KeyboardInterrupt)
-    dist.all_reduce(torch.ones(3))  # the group lives
-
-
-def interrupted_monitored_barrier(rank: int, size: int) -> None:
     group = dist.distributed_c10d._get_default_group()
-    if rank == 0:
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        ranks.fails(lambda: group.monitored_barrier(timedelta(seconds=50)), error=KeyboardInterrupt)
-    dist.all_reduce(torch.ones(3))  # the group lives
-
-
-def result_of_a_failed_work(rank: int, size: int) -> None:
-    work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
-    while not work.is_completed():
-        time.sleep(0.01)
-    ranks.fails(work.result, "rank 0", error=dist.DistBackendError)
-
-
-def sparse_sizes_that_differ(rank: int, size: int) -> None:
-    one = torch.sparse_coo_tensor([[1]], [1.0], (3 + rank,))  # the index is valid on all ranks
-    ranks.fails(lambda: dist.all_reduce(one), "differ in their size", error=ValueError)
-    dist.all_reduce(torch.ones(3))
+    for wait in (lambda: dist.recv(torch.ones(3), 1), lambda: group.monitored_barrier(timedelta(seconds=50))):
+        if rank == 0:
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            ranks.fails(wait, error=KeyboardInterrupt)
+        expect_alive()
 
 
 FUTURES = """
@@ -164,7 +154,7 @@ def forked(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
     for ((_, text),) in loader:
         assert "fork" in text, text
-    dist.all_reduce(torch.ones(3))
+    expect_alive()
 
 
 def again(rank: int, size: int, folder: str) -> None:
@@ -181,14 +171,15 @@ def again(rank: int, size: int, folder: str) -> None:
     def init() -> None:
         dist.init_process_group("ronde", store=store, rank=rank, world_size=size)
 
+    def own_backend() -> dist.Backend:
+        return dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+
     for _ in range(3):
         init()
         ranks.fails(init, "twice", error=ValueError)
-        tensor = torch.ones(2)
-        dist.all_reduce(tensor)
-        assert tensor[0] == size
-        backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-        dist.all_reduce(tensor, async_op=True).get_future().wait()
+        expect_alive()
+        backend = own_backend()
+        dist.all_reduce(torch.ones(2), async_op=True).get_future().wait()
         work = dist.all_reduce(torch.ones(2), async_op=True)
         dist.destroy_process_group()
         opts = dist.AllreduceOptions()
@@ -196,9 +187,8 @@ def again(rank: int, size: int, folder: str) -> None:
         del backend
         assert work.get_future().wait()[0][0] == size
     init()
-    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     if rank == 1:
-        backend.abort()
+        own_backend().abort()
     ranks.fails(lambda: dist.barrier(), "abort", error=dist.DistBackendError)
     dist.destroy_process_group()
     store.add("done", 1)
@@ -219,45 +209,19 @@ def missing(rank: int, size: int, folder: str) -> None:
 
 
 class Failures(unittest.TestCase):
-    def test_killed_rank(self) -> None:
-        ranks.run(killed, ranks=3, expect_killed=[1])
-
-    def test_rank_that_leaves(self) -> None:
-        ranks.run(leaves, start=False)
-
-    def test_mismatches(self) -> None:
-        ranks.run(mismatched)
-
-    def test_timeouts(self) -> None:
-        ranks.run(late, start=False)
-
-    def test_patience(self) -> None:
-        ranks.run(patient, start=False)
-
-    def test_interrupt(self) -> None:
-        ranks.run(interrupted)
-
-    def test_interrupted_monitored_barrier(self) -> None:
-        ranks.run(interrupted_monitored_barrier)
-
-    def test_result_of_a_failed_work(self) -> None:
-        ranks.run(result_of_a_failed_work)
-
-    def test_sparse_sizes_that_differ(self) -> None:
-        ranks.run(sparse_sizes_that_differ)
+    test_killed_rank = ranks.case(killed, ranks=3, expect_killed=[1])
+    test_rank_that_leaves = ranks.case(leaves, start=False)
+    test_mismatches = ranks.case(mismatched)
+    test_timeouts = ranks.case(late, start=False)
+    test_patience = ranks.case(patient, start=False)
+    test_interrupt = ranks.case(interrupted)
+    test_fork = ranks.case(forked)
+    test_again = ranks.case(again, start=False)
+    test_missing_rank = ranks.case(missing, start=False)
 
     def test_end_of_a_program_with_futures(self) -> None:
         for _ in range(3):  # a thread of the group that wanted the GIL then aborted most of them
             subprocess.run([sys.executable, "-c", FUTURES], check=True, timeout=60)
-
-    def test_fork(self) -> None:
-        ranks.run(forked)
-
-    def test_again(self) -> None:
-        ranks.run(again, start=False)
-
-    def test_missing_rank(self) -> None:
-        ranks.run(missing, start=False)
 
     def test_other_torch(self) -> None:
         import ronde._built_with

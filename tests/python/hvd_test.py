@@ -19,14 +19,13 @@ from typing import Any
 
 import ranks
 import torch
+from ranks import FLOATS, INTEGERS
 from torch import Tensor, nn
 
 import ronde.torch as hvd
 
 OPS = {hvd.Sum: torch.add, hvd.Average: torch.add, hvd.Product: torch.mul, hvd.Min: torch.minimum,
        hvd.Max: torch.maximum}
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def _on_rank(rank: int, size: int, folder: str, function: Callable, port: int) -> Any:
@@ -48,75 +47,61 @@ def run(function: Callable, count: int = 3, **options: Any) -> list[Any]:
         return ranks.run(_on_rank, function, port, ranks=count, start=False, **options)
 
 
-def values(dtype: torch.dtype, rank: int, shape: tuple[int, ...] = (6, 5)) -> Tensor:
-    """Small numbers of a rank, whose sums and products every dtype can hold."""
-    numbers = torch.arange(torch.Size(shape).numel()) * 7 + rank * 3
-    return (numbers % 4 + rank % 2).to(dtype).view(shape)
-
-
-def reduced(op: int, inputs: list[Tensor]) -> Tensor:
-    total = functools.reduce(OPS[op], [one.double() for one in inputs])
-    return (total / len(inputs) if op == hvd.Average else total).to(inputs[0].dtype)
-
-
 def equal(actual: Tensor, expected: Tensor, *what: object) -> None:
     torch.testing.assert_close(actual, expected, msg=lambda text: f"{what}: {text}")
 
 
 def reductions(rank: int, size: int) -> None:
     for dtype, op in itertools.product(INTEGERS + FLOATS, OPS):
-        inputs = [values(dtype, one) for one in range(size)]
-        own, total = inputs[rank], reduced(op, inputs)
+        inputs = [ranks.values(dtype, one, 6, 5) for one in range(size)]
+        own, total = inputs[rank].clone(), ranks.reduced(OPS[op], inputs, op == hvd.Average)
         equal(hvd.allreduce(own, op=op), total, dtype, op)
-        equal(own, values(dtype, rank), "the input")
-        parts = total.split([2] * 3)
-        equal(hvd.reducescatter(own, op=op), parts[rank], dtype, op)
+        equal(own, inputs[rank], "the input")
         pair = hvd.grouped_allreduce([own, own[0]], op=op)
         equal(pair[1], total[0], dtype, op)
-        equal(hvd.grouped_reducescatter([own, own[:4]], op=op)[0], parts[rank], dtype, op)
-        assert hvd.allreduce_(own, None, "in.place", op) is own
-        equal(own, total, dtype, op)
-        column = values(dtype, rank).t()
+        part = total[2 * rank:2 * rank + 2]
+        for one in (hvd.reducescatter(own, op=op), hvd.grouped_reducescatter([own, own[:4]], op=op)[0]):
+            equal(one, part, dtype, op)
+        column = own.clone().t()
         hvd.grouped_allreduce_([column], op=op)
         equal(column.t(), total, dtype, op, "by columns")
+        assert hvd.allreduce_(own, None, "in.place", op) is own
+        equal(own, total, dtype, op)
     lazy = torch.full((2,), complex(1, rank)).conj()
     equal(hvd.allreduce(lazy, op=hvd.Sum), torch.full((2,), complex(size, -sum(range(size)))))
     assert hvd.grouped_allreduce([]) == []
     uneven = hvd.reducescatter(torch.ones(7, 2), op=hvd.Sum)
     equal(uneven, torch.full((3 if rank == 0 else 2, 2), float(size)))
-
-
-def factors(rank: int, size: int) -> None:
-    for dtype in (torch.int32, torch.int64, torch.float32):
-        own = torch.tensor([5, 7, -9]).to(dtype)
-        for op, divisor in ((hvd.Sum, 1), (hvd.Average, size)):
-            result = hvd.allreduce(own, op=op, prescale_factor=0.5, postscale_factor=1.5)
-            equal(result, ((own.double() * 0.5).to(dtype).double() * size / divisor * 1.5).to(dtype), dtype, op)
+    for dtype, op in itertools.product((torch.int32, torch.int64, torch.float32), (hvd.Sum, hvd.Average)):
+        own, divisor = torch.tensor([5, 7, -9]).to(dtype), size if op == hvd.Average else 1
+        result = hvd.allreduce(own, op=op, prescale_factor=0.5, postscale_factor=1.5)
+        equal(result, ((own.double() * 0.5).to(dtype).double() * size / divisor * 1.5).to(dtype), dtype, op)
     equal(hvd.allreduce(torch.ones(3), compression=hvd.Compression.bf16), torch.ones(3))
 
 
 def movements(rank: int, size: int) -> None:
     for dtype in INTEGERS + FLOATS + [torch.bool]:
-        rows = [values(dtype, one, (one * 2, 3)) for one in range(size)]
+        rows = [ranks.values(dtype, one, one * 2, 3) for one in range(size)]
         for all_rows in (hvd.allgather(rows[rank]), hvd.grouped_allgather([rows[rank]] * 2)[1]):
             equal(all_rows, torch.cat(rows), dtype)
         for root in range(size):
-            mine = values(dtype, rank)
-            equal(hvd.broadcast(mine, root), values(dtype, root), dtype, root)
+            mine, wanted = ranks.values(dtype, rank, 6, 5), ranks.values(dtype, root, 6, 5)
+            equal(hvd.broadcast(mine, root), wanted, dtype, root)
             column = mine.t()
             assert hvd.broadcast_(column, root, name="x") is column
-            equal(mine, values(dtype, root), dtype, root)
-        sent = values(dtype, rank, (size * 2, 2))
-        equal(hvd.alltoall(sent), torch.cat([values(dtype, one, (size * 2, 2))
-                                             [2 * rank:2 * rank + 2] for one in range(size)]))
+            equal(mine, wanted, dtype, root)
+        sent = [ranks.values(dtype, one, size, 2, 2) for one in range(size)]
+        equal(hvd.alltoall(sent[rank].flatten(0, 1)), torch.cat([one[rank] for one in sent]))
     splits = list(range(size))  # the last row stays
     got, received = hvd.alltoall(torch.arange(4) + 10 * rank, torch.tensor(splits))
     mine = torch.arange(4)[sum(splits[:rank]):][:rank]
     equal(got, torch.cat([mine + 10 * one for one in range(size)]))
     assert received.tolist() == [rank] * size and received.dtype == torch.int64
     equal(hvd.allgather(torch.empty(0, 2)), torch.empty(0, 2))
+    rows = [torch.full((one, *[1] * 7, 2), float(one)) for one in range(size)]
+    equal(hvd.allgather(rows[rank]), torch.cat(rows), "nine dimensions, of a rank without rows, too")
     dense = torch.eye(4) * (torch.arange(4) == rank)
-    for op, divisor in ((hvd.Sum, 1), (hvd.Average, size)):
+    for op in (hvd.Sum, hvd.Average):
         handle = hvd.sparse_allreduce_async(dense.to_sparse(), "sparse", op)
         equal(handle().to_dense(), hvd.allreduce(dense, op=op), op)
 
@@ -312,9 +297,6 @@ def batch_norm(rank: int, size: int) -> None:
         if affine:
             equal(hvd.allreduce(norm.weight.grad, op=hvd.Sum), alone.weight.grad)
         equal(norm.eval()(batch), alone.eval()(batch))
-
-
-def batch_norm_of_one_value(rank: int, size: int) -> None:
     norm = hvd.SyncBatchNorm(4)
     ranks.fails(lambda: norm(torch.ones(int(rank == 0), 4)), "more than 1 value", error=ValueError)
     equal(norm.running_var, torch.ones(4))
@@ -368,42 +350,20 @@ def process_sets(rank: int, size: int) -> None:
     assert hvd.remove_process_set(pair) and pair.process_set_id is None
     assert not hvd.remove_process_set(pair) and not hvd.remove_process_set(hvd.global_process_set)
     ranks.fails(lambda: hvd.allreduce(torch.ones(1), process_set=pair), error=ValueError)
+    hvd.add_process_set(pair)
+    os.environ["RONDE_PROCESS_SETS"] = "0,1;0,2"  # init() takes these
     hvd.shutdown()
-    sets = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 2])]
+    sets = [hvd.ProcessSet([1, 0]), hvd.ProcessSet([1, 2])]
     hvd.init(process_sets=sets)
+    assert sets[1].made() == sets[0].made() + 2, sets
     for one in sets:
         if one.included():
             assert hvd.allgather_object(rank, process_set=one) == one.ranks
-
-
-def process_set_of_a_group_that_ended(rank: int, size: int) -> None:
-    """Its number is that of another set, of other ranks, in the next group."""
-    old = hvd.add_process_set([0, 1])
-    hvd.shutdown()
-    hvd.init()
-    hvd.add_process_set([0, 2])
-    assert old.process_set_id is None
-    ranks.fails(lambda: hvd.allreduce(torch.ones(1), process_set=old), "not made", error=ValueError)
-
-
-def configured_process_sets(rank: int, size: int) -> None:
-    """Those of RONDE_PROCESS_SETS: init() takes them, and add_process_set() refuses to make others."""
-    os.environ["RONDE_PROCESS_SETS"] = "0,1;0,2"
-    hvd.shutdown()
-    pair, last = hvd.ProcessSet([1, 0]), hvd.ProcessSet([1, 2])
-    hvd.init(process_sets=[pair, last])
-    assert last.made() == pair.made() + 2, (pair, last)
     ranks.fails(lambda: hvd.add_process_set([0, 2]), "there is a process set", error=ValueError)
-    if pair.included():
-        assert hvd.allgather_object(rank, process_set=pair) == [0, 1]
-    assert hvd.remove_process_set(pair)
-    hvd.add_process_set(pair)
-
-
-def nine_dimensions(rank: int, size: int) -> None:
-    """Of ranks without rows, too."""
-    rows = [torch.full((one, *[1] * 7, 2), float(one)) for one in range(size)]
-    equal(hvd.allgather(rows[rank]), torch.cat(rows))
+    assert hvd.remove_process_set(sets[0])
+    hvd.add_process_set(sets[0])
+    assert pair.process_set_id is None, "of the last group, where its number was another set's"
+    ranks.fails(lambda: hvd.allreduce(torch.ones(1), process_set=pair), "not made", error=ValueError)
 
 
 def joins(rank: int, size: int) -> None:
@@ -497,14 +457,15 @@ def interrupted(rank: int, size: int) -> None:
     equal(handle.wait() if rank == 0 else hvd.allreduce(torch.ones(3), name="x"), torch.ones(3))
 
 
-def job(how: str) -> None:
-    """A rank of test_jobs()."""
-    hvd.init()
-    hvd.allreduce(torch.ones(3))
-    if how == "raises" and hvd.rank() == 1:
+JOB = """
+import sys, torch, ronde.torch as hvd
+hvd.init()
+hvd.allreduce(torch.ones(3))
+if sys.argv[1] == "raises":
+    if hvd.rank() == 1:
         raise KeyError("no such file")
-    if how == "raises":
-        hvd.allreduce(torch.ones(3))
+    hvd.allreduce(torch.ones(3))
+"""
 
 
 class HvdTest(unittest.TestCase):
@@ -516,21 +477,17 @@ class HvdTest(unittest.TestCase):
     def test_jobs(self) -> None:
         program = Path(hvd.__file__).parents[1] / "bin" / "ronde"
         for how, code, text in (("ends", 0, ""), ("raises", 1, "rank 1 aborted: KeyError")):
-            done = subprocess.run([program, "run", "-n", "2", "--", sys.executable, __file__, how],
+            done = subprocess.run([program, "run", "-n", "2", "--", sys.executable, "-c", JOB, how],
                                   capture_output=True, text=True, timeout=240, check=False)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(text, done.stderr)
 
 
-for _one, _count in ((reductions, 3), (factors, 3), (movements, 3), (elastic, 3), (handles, 3), (gradients, 3),
-                     (whole_batch, 3), (optimizer_rules, 2), (adasum, 3), (batch_norm, 3),
-                     (state, 3), (process_sets, 3), (configured_process_sets, 3), (resized_parameter, 3), (nine_dimensions, 3),
-                     (batch_norm_of_one_value, 3), (process_set_of_a_group_that_ended, 3), (joins, 3), (mistakes, 3), (interrupted, 2)):
-    setattr(HvdTest, f"test_{_one.__name__}",
-            lambda self, one=_one, count=_count: run(one, count) and None)
+for _one in (reductions, movements, elastic, handles, gradients, whole_batch, resized_parameter, adasum,
+             batch_norm, state, process_sets, joins, mistakes):
+    setattr(HvdTest, f"test_{_one.__name__}", lambda _, one=_one: run(one) and None)
+for _one in (optimizer_rules, interrupted):
+    setattr(HvdTest, f"test_{_one.__name__}", lambda _, one=_one: run(one, 2) and None)
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1] in ("ends", "raises"):
-        job(sys.argv[1])
-    else:
-        unittest.main()
+    unittest.main()

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a function on several ranks, each a process forked from this one, which has torch loaded."""
+"""Runs a function on several ranks, each a process forked from this one, which has torch loaded.
+
+Also what the tests of collectives give and expect.
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import multiprocessing
 import os
 import signal
@@ -18,6 +22,7 @@ from typing import Any
 
 # What programs of the tests import, once for all ranks: the first needs 20 s.
 import torch
+import torch._dynamo  # by optimizers
 import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
@@ -25,6 +30,8 @@ import torch.distributed.tensor
 import torch.nn.parallel  # noqa: F401
 
 _FORK = multiprocessing.get_context("fork")
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 class Failure(AssertionError):
@@ -111,3 +118,30 @@ def fails(function: Callable, *texts: str, error: type = RuntimeError) -> str:
             raise AssertionError(f"{missing} not in: {raised}") from raised
         return str(raised)
     raise AssertionError("nothing was raised")
+
+
+def case(function: Callable, *arguments: Any, **options: Any) -> Callable:
+    """A method of a TestCase that calls run()."""
+    return lambda _: run(function, *arguments, **options) and None
+
+
+def values(dtype: torch.dtype, rank: int, *shape: int) -> torch.Tensor:
+    """Small numbers of a rank, whose sums and products every dtype can hold."""
+    numbers = (torch.arange(torch.Size(shape).numel()) * 7 + rank * 3) % 4 + rank % 2
+    if dtype == torch.bool:
+        numbers = numbers % 2 == 0
+    real = numbers.double()
+    whole = torch.complex(real, real + 1) if dtype.is_complex else real
+    return whole.to(dtype).view(shape)
+
+
+def reduced(function: Callable, inputs: Sequence[torch.Tensor], averages: bool) -> torch.Tensor:
+    """What a reduction of small numbers gives, to the last bit."""
+    dtype = inputs[0].dtype
+    is_exact = not (dtype.is_complex or dtype.is_floating_point)
+    wide = torch.complex128 if dtype.is_complex else torch.int64 if is_exact else torch.float64
+    total = functools.reduce(function, [one.to(wide) for one in inputs])
+    if averages:
+        parts = torch.view_as_real(total) if dtype.is_complex else total
+        parts.div_(len(inputs), rounding_mode="trunc" if is_exact else None)
+    return total.to(dtype)

@@ -17,9 +17,9 @@ import os
 import re
 import sys
 import tempfile
-import time
 import types
 import unittest
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,7 +32,6 @@ GATES = (
      'require_backend_is_available({"gloo", "ronde"})'),
     (r"(PROFILING_SUPPORTED_BACKENDS = \[)", r'\1 "ronde",'),
 )
-
 
 # Not a gate of the tests' but a fact of torch's.
 IMPOSSIBLE = {"test_ddp_logging_data_cpu": "DDP's log calls every backend of a plugin 'custom'"}
@@ -83,47 +82,24 @@ def make_case(module: types.ModuleType, marks: Path, backend: str) -> type:
             super().run_test(test_name, parent_pipe)  # ends the process if it fails or is skipped
             (marks / f"{test_name}.{self.rank}").touch()
 
+        def _check_return_codes(self, fn, elapsed_time: float) -> None:
+            super()._check_return_codes(fn, elapsed_time)  # raises if a rank fails or skips it
+            ended = len(list(marks.glob(f"{self._testMethodName}.*")))
+            self.assertEqual(ended, int(self.world_size), "as many ranks ran it to its end")
+
     return TorchDistributed
 
 
-class Results(unittest.TextTestResult):
-    """Notes how each case ended."""
-
-    def __init__(self, *arguments, marks: Path, ranks: int, **named) -> None:
-        super().__init__(*arguments, **named)
-        self.marks, self.ranks = marks, ranks
-        self.rows: dict[str, tuple[str, float, str]] = {}
-        self.begun = 0.0
-
-    def startTest(self, test) -> None:  # noqa: N802
-        self.begun = time.monotonic()
-        super().startTest(test)
-
-    def note(self, test, outcome: str, why: str = "") -> None:
-        name = test.id().rsplit(".", 1)[-1]
-        self.rows[name] = (outcome, time.monotonic() - self.begun, why.splitlines()[0] if why else "")
-
-    def addSuccess(self, test) -> None:  # noqa: N802
-        name = test.id().rsplit(".", 1)[-1]
-        ended = sum((self.marks / f"{name}.{rank}").exists() for rank in range(self.ranks))
-        if ended == self.ranks:
-            super().addSuccess(test)
-            self.note(test, "passed")
-        else:
-            error = AssertionError(f"{ended} of {self.ranks} ranks ran it to its end")
-            self.addFailure(test, (AssertionError, error, None))
-
-    def addFailure(self, test, error) -> None:  # noqa: N802
-        super().addFailure(test, error)
-        self.note(test, "failed", str(error[1]))
-
-    def addError(self, test, error) -> None:  # noqa: N802
-        super().addError(test, error)
-        self.note(test, "failed", str(error[1]))
-
-    def addSkip(self, test, reason: str) -> None:  # noqa: N802
-        super().addSkip(test, reason)
-        self.note(test, "skipped", reason)
+def outcomes_of(suite: unittest.TestSuite) -> dict[str, tuple[str, str]]:
+    """Runs the cases. Returns how each ended, and why."""
+    outcomes = {test._testMethodName: ("passed", "") for test in suite}
+    result = unittest.TextTestRunner(verbosity=2).run(suite)
+    for test, why in result.skipped:
+        outcomes[test._testMethodName] = ("skipped", why)
+    for test, trace in result.failures + result.errors:
+        error = next(line for line in trace.splitlines()[1:] if not line.startswith(" "))
+        outcomes[test._testMethodName] = ("failed", error)
+    return outcomes
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -144,22 +120,13 @@ def main() -> int:
         marks.mkdir()
         os.environ["TEMP_DIR"] = folder
         case = make_case(load(arguments.backend), marks, arguments.backend)
-        loader = unittest.defaultTestLoader
-        suite = unittest.TestSuite(map(case, arguments.tests or loader.getTestCaseNames(case)))
-        runner = unittest.TextTestRunner(
-            verbosity=2,
-            resultclass=lambda *parts, **named: Results(
-                *parts, marks=marks, ranks=arguments.ranks, **named
-            ),
-        )
-        result = runner.run(suite)
-    rows = sorted(result.rows.items())
+        names = arguments.tests or unittest.defaultTestLoader.getTestCaseNames(case)
+        outcomes = outcomes_of(unittest.TestSuite(map(case, names)))
     if arguments.table:
-        lines = (f"{name}\t{row[0]}\t{row[1]:.1f}\t{row[2]}\n" for name, row in rows)
+        lines = (f"{name}\t{outcome}\t{why}\n" for name, (outcome, why) in sorted(outcomes.items()))
         arguments.table.write_text("".join(lines))
-    count = {outcome: sum(row[0] == outcome for _, row in rows) for outcome in
-             ("passed", "failed", "skipped")}
-    print(", ".join(f"{number} {outcome}" for outcome, number in count.items()))
+    count = Counter(outcome for outcome, _ in outcomes.values())
+    print(", ".join(f"{count[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
     return 0 if count["failed"] == 0 and count["passed"] >= arguments.at_least else 1
 
 

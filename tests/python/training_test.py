@@ -66,9 +66,13 @@ def reference(size: int, branches: Callable[[int], bool]) -> dict[str, torch.Ten
 
 
 def expect_close(actual: dict, wanted: dict, tolerance: float = 1e-9) -> None:
-    assert actual.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert torch.allclose(actual[name], value, rtol=tolerance, atol=tolerance), name
+    torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
+
+
+def expect_same_everywhere(name: str, value: torch.Tensor) -> None:
+    of_all = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(of_all, value)
+    assert all(torch.equal(value, other) for other in of_all), f"the ranks differ in {name}"
 
 
 def ddp(rank: int, size: int, options: dict, hook: str = "", skips: bool = False) -> None:
@@ -99,9 +103,7 @@ def ddp(rank: int, size: int, options: dict, hook: str = "", skips: bool = False
     train(net, lambda step: [make_batch(step, rank)], branches)
     expect_close(net.module.state_dict(), reference(size, branches), tolerance)
     for name, value in net.module.state_dict().items():
-        others = [torch.empty_like(value) for _ in range(size)]
-        dist.all_gather(others, value)
-        assert all(torch.equal(value, other) for other in others), f"the ranks differ in {name}"
+        expect_same_everywhere(name, value)
     if "gradient_as_bucket_view" in options:
         address = net.module.conv.weight.grad.data_ptr()
         regions = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
@@ -117,11 +119,9 @@ def accumulate(rank: int, size: int) -> None:
     with net.no_sync():
         net(words).sum().backward()
     net(words).square().sum().backward()
-    for parameter in net.parameters():
+    for name, parameter in net.named_parameters():
         mine = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-        all_of_it = [torch.empty_like(mine) for _ in range(size)]
-        dist.all_gather(all_of_it, mine.contiguous())
-        assert all(torch.equal(mine, other) for other in all_of_it)
+        expect_same_everywhere(name, mine.contiguous())
 
 
 def fsdp(rank: int, size: int, folder: str) -> None:
@@ -199,17 +199,10 @@ class Training(unittest.TestCase):
         ranks.run(ddp, {"find_unused_parameters": True}, "", True)
         ranks.run(ddp, {}, "", True)
 
-    def test_accumulation(self) -> None:
-        ranks.run(accumulate)
-
-    def test_fsdp(self) -> None:
-        ranks.run(fsdp, ranks=3, start=False)
-
-    def test_dtensor(self) -> None:
-        ranks.run(dtensor)
-
-    def test_mixed_backends(self) -> None:
-        ranks.run(mixed, start=False)
+    test_accumulation = ranks.case(accumulate)
+    test_fsdp = ranks.case(fsdp, ranks=3, start=False)
+    test_dtensor = ranks.case(dtensor)
+    test_mixed_backends = ranks.case(mixed, start=False)
 
 
 if __name__ == "__main__":

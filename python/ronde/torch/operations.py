@@ -196,7 +196,8 @@ def _brought(handle: Handle) -> Tensor:
     if not data.value:
         return like.new_empty(sizes)
     buffer = (ctypes.c_ubyte * (sizes.numel() * like.element_size())).from_address(data.value)
-    buffer.owner = Handle(handle.work)  # type: ignore[attr-defined]
+    owner = buffer.owner = Handle(handle.work)  # type: ignore[attr-defined]
+    owner.done = True
     handle.work = ctypes.c_void_p()
     return torch.frombuffer(buffer, dtype=like.dtype).view(sizes)
 
