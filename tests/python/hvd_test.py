@@ -353,6 +353,7 @@ def process_sets(rank: int, size: int) -> None:
     hvd.add_process_set(pair)
     os.environ["RONDE_PROCESS_SETS"] = "0,1;0,2"  # init() takes these
     hvd.shutdown()
+    assert pair.process_set_id is None, "its number will be another set's"
     sets = [hvd.ProcessSet([1, 0]), hvd.ProcessSet([1, 2])]
     hvd.init(process_sets=sets)
     assert sets[1].made() == sets[0].made() + 2, sets
@@ -362,7 +363,6 @@ def process_sets(rank: int, size: int) -> None:
     ranks.fails(lambda: hvd.add_process_set([0, 2]), "there is a process set", error=ValueError)
     assert hvd.remove_process_set(sets[0])
     hvd.add_process_set(sets[0])
-    assert pair.process_set_id is None, "of the last group, where its number was another set's"
     ranks.fails(lambda: hvd.allreduce(torch.ones(1), process_set=pair), "not made", error=ValueError)
 
 

@@ -85,7 +85,8 @@ def make_case(module: types.ModuleType, marks: Path, backend: str) -> type:
         def _check_return_codes(self, fn, elapsed_time: float) -> None:
             super()._check_return_codes(fn, elapsed_time)  # raises if a rank fails or skips it
             ended = len(list(marks.glob(f"{self._testMethodName}.*")))
-            self.assertEqual(ended, int(self.world_size), "as many ranks ran it to its end")
+            if ended < int(self.world_size):
+                self.fail(f"{ended} of {self.world_size} ranks ran it to its end")
 
     return TorchDistributed
 
