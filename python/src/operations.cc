@@ -224,17 +224,18 @@ Backend::WorkPtr Backend::reduce_scatter(List& outputs, Lists& inputs,
   at::Tensor output = only(kTitle, outputs);
   check_tensor(kTitle, output, true);  // the others send its elements row by row
   const List& list = only_list(kTitle, inputs, getSize());
+  const auto own = static_cast<std::size_t>(getRank());
   check_like(kTitle, list, output, false);
-  check_like(kTitle, {list[static_cast<std::size_t>(getRank())]}, output, true);
+  check_like(kTitle, {list[own]}, output, true);
   if (are_equally_large(list, output)) {
     const Flat flat(list);
     flat.fill();
     at::Tensor input = flat.tensor();
     return _reduce_scatter_base(output, input, opts);
   }
-  output.detach().copy_(row_major(list[static_cast<std::size_t>(getRank())]).view(output.sizes()));
+  output.detach().copy_(row_major(list[own]).view(output.sizes()));
   return together({OpType::REDUCE_SCATTER, kTitle, {}, list}, list.size(), [&](std::size_t root) {
-    List one{root == static_cast<std::size_t>(getRank()) ? output : row_major(list[root])};
+    List one{root == own ? output : row_major(list[root])};
     reduce(one, {.reduceOp = opts.reduceOp,
                  .rootRank = static_cast<std::int64_t>(root),
                  .timeout = opts.timeout});

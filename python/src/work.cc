@@ -214,18 +214,14 @@ void Completions::add(c10::intrusive_ptr<StartedWork> work) {
 }
 
 void Completions::done(c10::intrusive_ptr<StartedWork> work) {
-  {
-    const std::lock_guard lock(mutex_);
-    done_.push_back(std::move(work));
-  }
+  const std::lock_guard lock(mutex_);
+  done_.push_back(std::move(work));
   changed_.notify_one();
 }
 
 void Completions::close() {
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
   changed_.notify_all();
 }
 
