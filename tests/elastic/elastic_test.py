@@ -274,7 +274,9 @@ def drained(options):
 def reforms(options):
     """200 groups in one process: descriptors, threads and memory stay, and so do the bits."""
     entries = many_groups(options, ranks=2, groups=200)
-    check(entries[-1][4:7] == entries[1][4:7], f"from {entries[1]} to {entries[-1]}")
+    # The kernel may list a thread that has been joined for a moment more.
+    first, last = ([min(column) for column in zip(*group)][4:7] for group in (entries[1:6], entries[-5:]))
+    check(first == last, f"from {first} to {last}: process, descriptors, threads")
     # Groups differ by some 10 KiB in all, and each maps and allocates many pages.
     grown = entries[-1][7] - entries[50][7]
     check(grown < 150 * 2, f"the last 150 groups took {grown} KiB of memory")
