@@ -96,6 +96,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
   state_->world = start_world(std::move(store), rank, size, *options_);
   state_->heap = state_->world->runtime().symmetric_heap();
   set_ = state_->world->set();
+  runtime_of(set_).expect_timeout(options_->timeout);
   init();
 }
 

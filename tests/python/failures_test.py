@@ -100,21 +100,21 @@ def late(rank: int, size: int, folder: str) -> None:
 
 
 def patient(rank: int, size: int, folder: str) -> None:
-    """Ronde's own limit is above the first time-out of rank 0, and the longest of the group and its calls."""
+    """Ronde's own limit is above the longest time-out that a rank gives a group, later too, or a call."""
     os.environ["RONDE_PROFILE"] = str(Path(folder, "run.json"))
-    ranks.init(rank, size, folder, timeout=timedelta(hours=2 + rank))
+    ranks.init(rank, size, folder, timeout=timedelta(hours=4 if rank == 1 else 2))
     dist.barrier()
-    group = dist.distributed_c10d._get_default_group()
-    group.set_timeout(timedelta(hours=5))
-    group.set_timeout(timedelta(seconds=30))  # operations may still have the longer one
-    group.monitored_barrier(timedelta(hours=7 if rank == 1 else 6))  # rank 0 hears of rank 1's
+    later = dist.new_group(timeout=timedelta(hours=2))
+    later.set_timeout(timedelta(hours=5))
+    later.set_timeout(timedelta(seconds=30))  # operations may still have the longer one
+    of_call = dist.new_group(timeout=timedelta(hours=2))
+    of_call.monitored_barrier(timedelta(hours=7 if rank == 1 else 6))
     dist.destroy_process_group()
     if rank == 0:
-        profile, = Path(folder).glob("run.c10d.*.json")
-        run = json.loads(profile.read_text())
-        assert run["config"]["RONDE_STALL_ABORT_S"] == "7260", run["config"]
-        limits = [one["counters"]["coordinator"]["stall_limit_s"] for one in run["per_rank"]]
-        assert limits == [7 * 3600 + 60] * size, limits
+        runs = [json.loads(profile.read_text()) for profile in Path(folder).glob("run.c10d.*.json")]
+        assert [run["config"]["RONDE_STALL_ABORT_S"] for run in runs] == ["7260"] * 3, runs
+        limits = [[one["counters"]["coordinator"]["stall_limit_s"] for one in run["per_rank"]] for run in runs]
+        assert sorted(limits) == [[hours * 3600 + 60] * size for hours in (4, 5, 7)], limits
 
 
 def interrupted(rank: int, size: int) -> None:

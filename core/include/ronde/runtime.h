@@ -200,8 +200,8 @@ class Runtime {
   PersistentOp prepare(Request request);
 
   /// Tells that operations from now on have time-outs of up to `longest`: the limit of
-  /// RONDE_STALL_ABORT_S then is longer, as RuntimeOptions::stall_slack says, on this rank and on
-  /// rank 0, whose limit ends operations that some ranks have not submitted.
+  /// RONDE_STALL_ABORT_S then is longer, as RuntimeOptions::stall_slack says, on this rank at once
+  /// and on all others before they decide on its next operation.
   void expect_timeout(std::chrono::nanoseconds longest);
 
   /// Returns whether Ronde's thread sleeps until a call, a message or a time limit.

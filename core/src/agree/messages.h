@@ -146,7 +146,7 @@ struct FailureMessage {
   bool overdue = false;
 };
 
-/// To rank 0, before the first operation that may wait longer: the StallLimit of a rank.
+/// To rank 0, and from it to all, before the first operation that may wait longer: the StallLimit.
 struct StallLimitMessage {
   std::int64_t ns = 0;
 };

@@ -120,6 +120,10 @@ void ControlPlane::handle_from_above(const Message& message, std::string_view by
     }
     tree_.send_down(bytes);
     if (options_.on_stall) options_.on_stall(stall->operations);
+  } else if (const auto* limit = std::get_if<StallLimitMessage>(&message)) {
+    if (options_.stall_slack) stall_limit_.raise(Duration(limit->ns));
+    reported_limit_ = std::max(reported_limit_, Duration(limit->ns));
+    tree_.send_down(bytes);
   } else if (const auto* failure = std::get_if<FailureMessage>(&message);
              failure != nullptr && failure->in_order) {
     announce_departure(*failure);
@@ -267,12 +271,14 @@ void ControlPlane::announce_submissions(TimePoint now) {
   }
 }
 
-/// Reports a limit that the program, or a rank below this one, has raised.
+/// Reports a limit that the program, or a rank below this one, has raised: to rank 0, from there to
+/// all.
 void ControlPlane::report_stall_limit() {
   const std::optional<Duration> limit = stall_limit_.get();
-  if (arbiter_ || !limit || *limit <= reported_limit_) return;
+  if (!limit || *limit <= reported_limit_) return;
   reported_limit_ = *limit;
-  tree_.send_up(StallLimitMessage{limit->count()});
+  const StallLimitMessage message{limit->count()};
+  arbiter_ ? tree_.send_down(message) : tree_.send_up(message);
 }
 
 void ControlPlane::follow_schedule() {
