@@ -48,7 +48,7 @@ class HandshakeServer {
     bool finished = false;
   };
 
-  /// Until all children have been answered.
+  /// Accepts and answers connections until every child has an answer, or the deadline.
   void serve(Clock::time_point deadline);
   /// Accepts connections; drops the oldest pending one where there are too many.
   void accept_from(const UniqueFd& listener);

@@ -137,7 +137,7 @@ Peer connect_to_parent(const TreeOptions& options, const Topology& topology,
   return {parent, std::move(socket), pid};
 }
 
-/// `server`: of the children, if any.
+/// Connects to the parent. If it does not answer, turns the children of `server` away.
 void join_parent(const TreeOptions& options, const Endpoint& endpoint, HandshakeServer* server,
                  Meeting& meeting) {
   const Topology& topology = meeting.topology;
@@ -208,7 +208,7 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
     const auto& bytes = endpoints.at(static_cast<std::size_t>(parent));
     join_parent(options, unpack_endpoint(bytes, parent), server ? &*server : nullptr, meeting);
   }
-  if (server) server->run(meeting.deadline, meeting);
+  if (server) server->run(std::max(meeting.deadline, Clock::now() + kStep), meeting);
   return meeting;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runtimes whose control plane goes over sockets by way of leaders below other leaders.
+#include <barrier>
 #include <catch2/catch.hpp>
+#include <memory>
 
 #include "backends/socket/handshake_client.h"
 #include "tests/socket/trees.h"
@@ -90,11 +92,13 @@ TEST_CASE("random programs run over a tree of leaders, connected by sockets") {
 }
 
 TEST_CASE("all others name a leader that hangs before or after it has connected to its parent") {
-  constexpr int hanging = 1;  // ranks 4 and 5 are below it, rank 9 is below rank 4
+  constexpr int hanging = 1;  // also of those that are above ranks 4, 5 and 9
   const bool is_connected = GENERATE(false, true);
   const inproc::Group group(kHosts);
   ThreadExchange exchange(kRanks);
   std::latch done(kRanks - 1);
+  Clock::time_point deadline;  // one for all, so that they give up in turn
+  std::barrier begun(kRanks - 1, [&]() noexcept { deadline = Clock::now() + 2s; });
   const std::vector<Death> deaths = on_each_rank(kRanks, [&](int rank) {
     if (rank == hanging) {
       hang(hanging, is_connected, exchange, done);
@@ -103,12 +107,12 @@ TEST_CASE("all others name a leader that hangs before or after it has connected 
     RuntimeOptions options = ronde::test::options_of(group, rank);
     options.make_transport = [&, rank] {
       TreeOptions of_tree = options_of(rank);
-      of_tree.deadline = Clock::now() + 2s;
+      begun.arrive_and_wait();
+      of_tree.deadline = deadline;
       return std::make_unique<SocketTree>(of_tree, exchange.of(rank));
     };
-    const Death death = death_of([&] { const Runtime runtime(std::move(options)); });
-    done.count_down();
-    return death;
+    const std::shared_ptr<void> leave(nullptr, [&done](void*) { done.count_down(); });
+    return death_of([&] { const Runtime runtime(std::move(options)); });
   });
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == hanging) continue;

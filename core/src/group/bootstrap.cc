@@ -18,9 +18,9 @@ namespace {
 // Note [Who gives up first]
 // A rank that hangs is as silent as one that waits for another rank. So ranks give up a start one
 // after the other, a step apart, and tell their neighbours. First leaders give up the ranks below
-// them: those farthest from rank 0 before the others, rank 0 last. Then ranks give up their
-// parents: those nearest to rank 0 before the others. Each names the neighbour that it waits for:
-// if that one waited for another rank, it would have named it before.
+// them: the leaders farthest from rank 0 before the others, rank 0 last. Then ranks give up their
+// parents: the ranks nearest to rank 0 before the others. Each names the neighbour that it waits
+// for: if that one waited for another rank, it would have named it before.
 
 constexpr std::chrono::milliseconds kLongestStep{700};
 /// All steps take no longer, so that they end before the caller gives up (kStartSlack in
