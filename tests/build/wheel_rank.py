@@ -17,14 +17,17 @@ assert ronde.__version__ == importlib.metadata.version("ronde")
 assert c.lib.ronde_version().decode() == ronde.__version__
 
 
+FLOAT32 = 7  # ronde_dtype
+
+
 def check(status):
     if status:
-        raise c.Error(status)
+        raise RuntimeError(f"status {status}: {c_char_p(c.lib.ronde_last_error()).value}")
 
 
 value = c_float(1 + int(os.environ["RANK"]))
 tensor, work = c.Tensor(), c_void_p()
-tensor.data, tensor.dtype = addressof(value), c.F32
+tensor.data, tensor.dtype = addressof(value), FLOAT32
 check(c.lib.ronde_init(None))
 check(c.lib.ronde_allreduce(byref(tensor), byref(tensor), None, byref(work)))
 check(c.lib.ronde_work_wait(work, c_double(-1)))
