@@ -102,11 +102,12 @@ struct TaskPromise : Returned<T> {
 /// Waits for a Work or a TensorWork that has a name in the coroutine; see above.
 template <typename SomeWork>
 requires std::derived_from<std::remove_cvref_t<SomeWork>, Work>
-auto operator co_await(SomeWork&& work) {
+    detail::WorkAwaiter<std::remove_cvref_t<SomeWork>>
+operator co_await(SomeWork&& work) {
   static_assert(std::is_lvalue_reference_v<SomeWork>,
                 "give the work a name and co_await that: GCC destroys options in braces twice "
                 "where they stand in an awaited expression");
-  return detail::WorkAwaiter(work);
+  return detail::WorkAwaiter<std::remove_cvref_t<SomeWork>>(work);
 }
 
 /// A coroutine that returns a T, for programs that have no such type. It starts when it is called.
