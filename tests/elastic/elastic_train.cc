@@ -94,8 +94,8 @@ class Training {
     return std::distance(begin(all), end(all));
   }
 
-  /// What malloc has given out, and memory that is mapped to be shared. Resident memory would count
-  /// what malloc keeps of threads that have ended, which differs from run to run.
+  /// Returns how much malloc has given out, and how much is mapped to be shared. Resident memory
+  /// would count what malloc keeps of threads that have ended, which differs from run to run.
   static std::size_t held_KiB() {
     const struct mallinfo2 heap = mallinfo2();
     std::size_t bytes = heap.uordblks + heap.hblkhd;
@@ -111,13 +111,22 @@ class Training {
     return bytes / 1024;
   }
 
+  /// Returns how much a process has mapped for itself, malloc's heaps and stacks among it.
+  static long private_KiB() {
+    std::ifstream status("/proc/self/status");
+    long amount = -1;
+    for (std::string line; amount < 0 && std::getline(status, line);)
+      std::sscanf(line.c_str(), "VmData: %ld kB", &amount);
+    return amount;
+  }
+
   void train() {
     const auto share = ronde::share_batch(kBatch, kLargestBatch);
     std::ostringstream line;
     line << "enters: slot " << slot() << " is rank " << ronde::rank() << " of " << ronde::size()
          << " from step " << state_.step << ", process " << getpid() << " with "
          << entries("/proc/self/fd") << " descriptors, " << entries("/proc/self/task")
-         << " threads, " << held_KiB() << " KiB, its launcher with "
+         << " threads, " << held_KiB() << " KiB of " << private_KiB() << ", its launcher with "
          << entries("/proc/" + std::to_string(getppid()) + "/fd") << " descriptors\n";
     std::cout << line.str() << std::flush;
     fail_if_wanted("enter", state_.step);
