@@ -138,7 +138,7 @@ TEST_CASE("grid lets micro-batches pass the stages forward, and then back") {
 }
 
 TEST_CASE("grid has all parameters of the models") {
-  // As torchvision's models have them, and LibTorch's EDSR of examples/edsr.
+  // Torchvision's ResNets and the EDSR of examples/edsr have these numbers.
   const std::vector<std::pair<std::string, std::size_t>> models = {{"resnet18", 11'689'512},
                                                                    {"resnet50", 25'557'032},
                                                                    {"edsr", 1'369'859},
@@ -150,6 +150,14 @@ TEST_CASE("grid has all parameters of the models") {
     }
     CHECK(parameters == expected);
     CHECK(tool::gradient_list(model).elements() == expected);
+  }
+  // Multiplications of a forward pass, as torchvision states them.
+  for (const auto& [model, expected] : {std::pair("resnet18", 1.814e9), {"resnet50", 4.089e9}}) {
+    double multiplications = 0;
+    for (const tool::Layer& layer : tool::layers_of(model)) {
+      multiplications += double(layer.kernel * layer.inputs * layer.outputs * layer.places_out);
+    }
+    CHECK(multiplications == Approx(expected).epsilon(1e-3));
   }
 }
 
