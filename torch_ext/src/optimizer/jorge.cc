@@ -225,9 +225,10 @@ at::Tensor Jorge::step(LossClosure closure) {
   }
   std::vector<Due> due;
   for (auto& [parameter, options, name, state] : all) {
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (!slot) slot = make_state(parameter);
-    state = static_cast<JorgeParamState*>(slot.get());
+    void* const key = parameter.unsafeGetTensorImpl();
+    auto found = state_.find(key);
+    if (found == state_.end()) found = state_.emplace(key, make_state(parameter)).first;
+    state = static_cast<JorgeParamState*>(found->second.get());
     const bool is_due = state->step()++ % options.refresh_every() == 0;
     if (!is_due || !state->preconditioned_buffer().defined()) continue;
     const at::Tensor gradient = as_matrix(parameter.grad());
