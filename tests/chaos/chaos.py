@@ -99,7 +99,7 @@ class Job:
 
     def end(self):
         """Its exit code."""
-        code = self.process.wait(10 * PATIENCE)
+        code = self.process.wait(6 * PATIENCE)
         self.reader.join()
         return code
 
