@@ -43,7 +43,7 @@ void Part::begin(Data data) {
   batches_.assign(data_.inputs.size(), {});
   losses_.assign(data_.inputs.size(), 0);
   expected_ = 0;
-  // So many inputs may wait for their forward pass, so that the next one is here when it is needed.
+  // Inputs that may wait for their forward pass: the next one is then here when it is needed.
   constexpr int kInputsAhead = 2;
   for (int i = 0; i < kInputsAhead; ++i) expect_input();
 }

@@ -25,8 +25,8 @@ bool is_ready(const Pass& pass, int stage, int stages, const Ends& ends, int tim
   return has_ended(stage, forward) && (stage == stages - 1 || has_ended(stage + 1, pass));
 }
 
-/// Each rank runs what is ready, sooner what 1F1B runs sooner, its copies in turn. A stage holds at
-/// most `limit_of(stage)` micro-batches of a copy.
+/// Returns orders in which each rank runs the ready pass that 1F1B would run first, its copies in
+/// turn. A stage holds at most `limit_of(stage)` micro-batches of a copy.
 template <typename LimitOf>
 std::vector<Order> greedy_orders(const Shape& shape, const LimitOf& limit_of) {
   std::vector<Order> orders;

@@ -99,7 +99,7 @@ def outcomes_of(suite: unittest.TestSuite) -> dict[str, tuple[str, str]]:
         outcomes[test._testMethodName] = ("skipped", why)
     for test, trace in result.failures + result.errors:
         error = next(line for line in trace.splitlines()[1:] if not line.startswith(" "))
-        outcomes[test._testMethodName] = ("failed", error)
+        outcomes[getattr(test, "test_case", test)._testMethodName] = ("failed", error)
     return outcomes
 
 

@@ -23,7 +23,7 @@ std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-/// Returns the rule of the link's message of now.
+/// Returns the rule of the link's current message.
 ElementRule rule_of(const Link& link) {
   std::uint64_t seed = 0;
   for (const int part : {link.from, link.to, link.messages}) {
@@ -46,7 +46,7 @@ void check_link(RawSubject& raw, const MessagePath& path, const std::vector<std:
   const auto receive = [&](std::byte* to, std::size_t size) {
     raw.finish(*path.backend.recv({to, size, DataType::U8, peer}), size_text(size));
   };
-  std::vector<std::byte> bytes;  // whose registration serves several messages
+  std::vector<std::byte> bytes;  // reused, as its registration serves several messages
   std::byte word{};
   for (std::size_t i = 0; i < sizes.size() * kRounds; ++i) {
     ++link.messages;

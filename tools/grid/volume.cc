@@ -93,7 +93,7 @@ class Prediction {
     return seconds;
   }
 
-  /// Within a host no time passes.
+  /// Returns the time of a call along `axis`; 0 within a host.
   double time_of(CostTerms terms, std::size_t stage, Axis axis, Algorithm algorithm) {
     const double share = link_share(stage, axis, algorithm);
     terms.bytes *= share;

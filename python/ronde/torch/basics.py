@@ -210,8 +210,8 @@ def start(comm: Any = None, sets: Sequence[ProcessSet] = ()) -> None:
     generation += 1
     global_process_set.ranks = list(range(size()))
     configured: dict[tuple[int, ...], int] = {}  # and that of all ranks
-    for number in _numbers(lib.ronde_process_set_ids):
-        configured.setdefault(tuple(_numbers(lib.ronde_process_set_ranks, number)), number)
+    for one_id in _numbers(lib.ronde_process_set_ids):
+        configured.setdefault(tuple(_numbers(lib.ronde_process_set_ranks, one_id)), one_id)
     for one in [global_process_set, *sets]:
         one.process_set_id = configured.pop(tuple(one.ranks), None)
         if one.process_set_id is None:

@@ -62,7 +62,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _adopt(self, optimizer: torch.optim.Optimizer, names: dict[Tensor, str], compression: Any,
                passes: int, op: int, predivide: float, as_dense: bool, ranks: ProcessSet) -> None:
-        """Shares what ``optimizer`` has."""
+        """Takes over what ``optimizer`` has, and how its gradients are to be reduced."""
         # The step() that a learning-rate scheduler puts into an optimizer would hide this class's.
         self.__dict__.update({key: one for key, one in vars(optimizer).items() if key != "step"})
         self._parameter_names, self._compression, self.op = names, compression, op

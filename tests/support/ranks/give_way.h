@@ -6,9 +6,9 @@
 
 namespace ronde::test {
 
-/// Lets another thread run, from a loop that polls. Linux lets a thread that has yielded run last,
-/// but one that has slept soon: where others compute, ranks that yield to each other thousands of
-/// times take minutes.
+/// Lets another thread run, from a loop that polls. Linux runs a thread that has yielded after
+/// all others, but one that has slept soon: where others compute, ranks that yield to each other
+/// thousands of times take minutes.
 inline void give_way() {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kLongYield{1}, kCrowdedTime{100};

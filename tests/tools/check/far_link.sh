@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: far_link.sh FAR_LINK MPIEXEC RONDE
-# Of three hosts at a switch, 0 and 2 are 10 ms from each other: `ronde check` names these two links. As MPI spins,
-# ranks would wait for a core that others use for as long.
+# Of three hosts at a switch, 0 and 2 are 10 ms from each other: `ronde check` names these two links. Ranks spin in
+# MPI: at normal priority they would wait for a core longer than the link's delay.
 set -u
 export RONDE_HOSTS=3 RONDE_LINK_DELAY_MS=10 RONDE_LINK_BETWEEN=0,2 RONDE_FAR_LINK=$1
 mpiexec=$2 ronde=$3
