@@ -82,7 +82,7 @@ void check(const Options& options) {
   example::require_groups("--stages", options.stages);
   example::require_divisible("--layers", options.layers, options.stages,
                              "each stage has equally many layers");
-  const std::int64_t copies = ronde::size() / options.stages * options.copies();
+  const std::int64_t copies = std::int64_t{ronde::size()} / options.stages * options.copies();
   example::require_divisible("--batch", options.batch, copies * options.micro_batches,
                              "each of the " + std::to_string(copies) +
                                  " copies of the model divides its part into " +

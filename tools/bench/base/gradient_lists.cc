@@ -16,8 +16,8 @@ using Layers = std::vector<Layer>;
 /// `bottleneck`: blocks of three convolutions that widen by four, else of two. Behind each
 /// convolution, which has no bias, is a batch normalisation, which has two vectors.
 Layers resnet(const std::array<int, 4>& stages, bool bottleneck) {
-  Layers layers = {{3, 64, 49, 224 * 224, 112 * 112, 2}};
-  std::uint64_t in = 64, places = 56 * 56, width = 64;
+  Layers layers = {{3, 64, 49, 224UL * 224, 112UL * 112, 2}};
+  std::uint64_t in = 64, places = 56UL * 56, width = 64;
   for (const int blocks : stages) {
     const std::uint64_t out = bottleneck ? 4 * width : width;
     for (int block = 0; block < blocks; ++block) {
@@ -41,7 +41,7 @@ Layers resnet(const std::array<int, 4>& stages, bool bottleneck) {
 }
 
 Layers edsr(std::size_t blocks, std::uint64_t features) {
-  constexpr std::uint64_t kPlaces = 48 * 48;
+  constexpr std::uint64_t kPlaces = 48UL * 48;
   Layers layers(2 * blocks + 3, {features, features, 9, kPlaces, kPlaces});
   layers.front().inputs = 3;
   layers.back().outputs = 4 * features;
