@@ -92,7 +92,7 @@ TEST_CASE("random programs run over a tree of leaders, connected by sockets") {
 }
 
 TEST_CASE("all others name a leader that hangs before or after it has connected to its parent") {
-  constexpr int hanging = 1;  // also of those that are above ranks 4, 5 and 9
+  constexpr int hanging = 1;  // ranks 2, 4, 5 and 9 are below it
   const bool is_connected = GENERATE(false, true);
   const inproc::Group group(kHosts);
   ThreadExchange exchange(kRanks);
